@@ -1,0 +1,1 @@
+"""Worlds: the batched multi-agent environment protocol and its adapters (NumPy and Gymnasium only)."""

@@ -1,0 +1,208 @@
+"""Many copies of a single-agent environment as one `BatchedEnv`; how they are stepped is left to their workers."""
+
+from __future__ import annotations
+
+import math
+import time
+from typing import Any, Protocol
+
+import numpy as np
+
+from envs.base import EnvFault
+from envs.seeding import env_seeds
+from envs.single_env import Outcome, Reset, plain_action
+from envs.specs import Actions, BehaviorSpec, DecisionSteps, Steps, TerminalSteps, no_terminal_steps, to_env_actions
+
+
+class Workers(Protocol):
+    """Run the commands of every copy, one at a time per copy and in order.
+
+    Attributes:
+        stepping: ``"inline"``, ``"threads"`` or ``"processes"``.
+        name, spec: behavior name and spec, the same in every copy.
+    """
+
+    stepping: str
+    name: str
+    spec: BehaviorSpec
+
+    def request(self, slot: int, epoch: int, command: Reset | np.ndarray) -> None:
+        """Let copy `slot` do `command`; `epoch` comes back with the outcome."""
+
+    def collect(self, timeout_s: float) -> list[tuple[int, int, Outcome | EnvFault]]:
+        """(slot, epoch, outcome) of the commands that are done; waits for at least one, up to `timeout_s`."""
+
+    def close(self) -> None:
+        """Close all copies."""
+
+
+class CopiesEnv:
+    """N copies of one Gymnasium environment; the agent's slot is the index of its copy.
+
+    A message holds whichever copies are ready, in the order of their slots; with `wait_for_all` a message comes only when
+    every busy copy is ready, so that its content does not depend on timing. An episode's end and the first decision
+    of the next episode arrive in the same message. The arrays of a message are written again by the next `poll`.
+    """
+
+    def __init__(
+        self,
+        workers: Workers,
+        num_envs: int,
+        seed: np.random.SeedSequence,
+        first_env_index: int = 0,
+        wait_for_all: bool = False,
+        step_timeout_s: float | None = None,
+    ) -> None:
+        spec = workers.spec
+        self.behaviors = {workers.name: spec}
+        self.num_slots = {workers.name: num_envs}
+        self.stepping = workers.stepping
+        self._workers, self._name, self._spec = workers, workers.name, spec
+        self._seed, self._first_env_index = seed, first_env_index
+        self._wait_for_all, self._step_timeout_s = wait_for_all, step_timeout_s
+        self._num_envs = num_envs
+        self._epoch = 0
+        self._seeded = False
+        self._episodes_begun = np.zeros(num_envs, np.int64)
+        self._step = np.zeros(num_envs, np.int64)
+        self._last_action: list[Any] = [None] * num_envs
+        self._busy_since: dict[int, float] = {}
+        self._held: dict[int, Outcome] = {}
+        self._fault: EnvFault | None = None
+        self._awaiting = np.zeros(num_envs, bool)
+        self._in_flight = np.zeros(num_envs, bool)
+        observation = spec.observations[0]
+        self._obs = np.empty((num_envs, *observation.shape), observation.dtype)
+        self._reward = np.empty(num_envs, np.float32)
+        self._first = np.empty(num_envs, bool)
+        self._no_terminal = no_terminal_steps(spec)
+
+    def reset(self) -> None:
+        """Start a new episode in every environment. Copies that are busy reset when their step is done."""
+        self._epoch += 1
+        self._held.clear()
+        self._busy_since.clear()
+        self._awaiting[:] = False
+        self._in_flight[:] = False
+        for slot in range(self._num_envs):
+            seeds = None
+            if not self._seeded:
+                seeds = env_seeds(self._seed, self._first_env_index + slot, int(self._episodes_begun[slot]))
+            self._begin(slot, Reset(seeds))
+        self._seeded = True
+
+    def poll(self, timeout_s: float) -> dict[str, Steps]:
+        """See `BatchedEnv.poll`."""
+        deadline = time.monotonic() + timeout_s
+        while self._busy_since and self._fault is None and (self._wait_for_all or not self._held):
+            remaining_s = deadline - time.monotonic()
+            self._collect(max(0.0, remaining_s))
+            if remaining_s <= 0:
+                break
+        if self._fault is not None:
+            fault, self._fault = self._fault, None
+            raise fault
+        if not self._held or (self._wait_for_all and self._busy_since):
+            return {}
+        slots = sorted(self._held)
+        outcomes = [self._held[slot] for slot in slots]
+        self._held.clear()
+        return {self._name: self._message(np.array(slots, np.int64), outcomes)}
+
+    def act(self, behavior: str, agent_id: np.ndarray, actions: Actions) -> None:
+        """See `BatchedEnv.act`."""
+        if not self._awaiting[agent_id].all():
+            late = [int(a) for a in agent_id if not self._awaiting[a]]
+            raise ValueError(f"act({behavior!r}): expected agents that wait for a decision, received agents {late} that do not.")
+        self._awaiting[agent_id] = False
+        self._in_flight[agent_id] = True
+        env_actions = to_env_actions(self._spec.action, actions)
+        is_box = self._spec.action.kind == "box"
+        for row, slot in enumerate(agent_id.tolist()):
+            # With the ellipsis a Box of rank 0 gets an array, as its space wants; without it Discrete gets a NumPy integer.
+            self._begin(slot, env_actions[row, ...] if is_box else env_actions[row])
+
+    @property
+    def in_flight(self) -> int:
+        """Agents that were given an action whose result has not been delivered yet."""
+        return int(np.count_nonzero(self._in_flight))
+
+    def state(self) -> dict[str, Any]:
+        """``{"episodes_begun": {env index: count}}``; states of several env managers may be merged."""
+        return {"episodes_begun": {str(self._first_env_index + i): int(n) for i, n in enumerate(self._episodes_begun)}}
+
+    def load_state(self, state: dict[str, Any]) -> None:
+        """Continue the seed streams of `state`; environments that are not in it begin theirs."""
+        begun = state["episodes_begun"]
+        self._episodes_begun[:] = [begun.get(str(self._first_env_index + i), 0) for i in range(self._num_envs)]
+
+    def close(self) -> None:
+        """Close every copy."""
+        self._workers.close()
+
+    def _begin(self, slot: int, command: Reset | np.ndarray) -> None:
+        if isinstance(command, Reset):
+            self._step[slot] = 0
+            self._last_action[slot] = None
+            self._busy_since[slot] = math.inf  # a first reset may take as long as it likes (a simulator that starts)
+        else:
+            self._step[slot] += 1
+            self._last_action[slot] = command
+            self._busy_since[slot] = time.monotonic()
+        self._workers.request(slot, self._epoch, command)
+
+    def _collect(self, timeout_s: float) -> None:
+        """Move what is ready into ``_held`` and the first failure into ``_fault``."""
+        limit_s = self._step_timeout_s
+        if limit_s is not None:
+            timeout_s = min(timeout_s, max(0.0, min(self._busy_since.values()) + limit_s - time.monotonic()))
+        for slot, epoch, outcome in self._workers.collect(timeout_s):
+            if epoch != self._epoch:
+                continue
+            del self._busy_since[slot]
+            if isinstance(outcome, EnvFault):
+                self._fault = self._fault or self._located(slot, outcome)
+                continue
+            self._held[slot] = outcome
+            if outcome.first:
+                self._episodes_begun[slot] += 1
+                self._step[slot] = 0
+        if limit_s is not None:
+            self._find_blocked(limit_s)
+
+    def _find_blocked(self, limit_s: float) -> None:
+        now = time.monotonic()
+        for slot, since in list(self._busy_since.items()):
+            if now - since >= limit_s:
+                del self._busy_since[slot]
+                fault = EnvFault(f"step() has been blocked for {now - since:.1f} s; the limit is {limit_s} s (step_timeout_s)")
+                self._fault = self._fault or self._located(slot, fault)
+
+    def _located(self, slot: int, fault: EnvFault) -> EnvFault:
+        episode, step, action = int(self._episodes_begun[slot]) - 1, int(self._step[slot]), plain_action(self._last_action[slot])
+        if fault.step == 0:  # the reset before an episode: the first one, or the one that follows an end within a step
+            episode, step, action = episode + 1, 0, None
+        return fault.located(self._first_env_index + slot, episode, step, action)
+
+    def _message(self, slots: np.ndarray, outcomes: list[Outcome]) -> Steps:
+        n = len(outcomes)
+        name = self._spec.observations[0].name
+        obs, reward, first = self._obs[:n], self._reward[:n], self._first[:n]
+        for row, outcome in enumerate(outcomes):
+            obs[row] = outcome.obs
+            reward[row] = outcome.reward
+            first[row] = outcome.first
+        ended = [row for row, outcome in enumerate(outcomes) if outcome.final_obs is not None]
+        terminal = self._no_terminal
+        if ended:
+            last = [outcomes[row] for row in ended]
+            terminated = np.array([o.terminated for o in last])
+            terminal = TerminalSteps(
+                agent_id=slots[ended], obs={name: np.stack([o.final_obs for o in last])}, reward=reward[ended],
+                terminated=terminated, truncated=np.array([o.truncated for o in last]),
+            )
+            reward[ended] = 0.0
+        resets = int(np.count_nonzero(first)) - len(ended)
+        self._awaiting[slots] = True
+        self._in_flight[slots] = False
+        return Steps(DecisionSteps(slots, {name: obs}, reward, first), terminal, env_steps=n - resets)

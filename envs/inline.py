@@ -1,0 +1,37 @@
+"""Copies that are stepped one after another in the calling thread: the least overhead, for fast environments."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from envs.base import EnvFault
+from envs.factories import EnvFactory
+from envs.single_env import Outcome, Reset, SingleEnv
+
+
+class InlineWorkers:
+    """`envs.copies.Workers` without any concurrency: `collect` steps everything that was requested.
+
+    A step that blocks, blocks the caller: no step timeout can be enforced here.
+    """
+
+    stepping = "inline"
+
+    def __init__(self, factory: EnvFactory, num_envs: int) -> None:
+        self._envs = [SingleEnv(factory) for _ in range(num_envs)]
+        self.name, self.spec = self._envs[0].name, self._envs[0].spec
+        self._requests: dict[int, tuple[int, Reset | np.ndarray]] = {}
+
+    def request(self, slot: int, epoch: int, command: Reset | np.ndarray) -> None:
+        """Remember the command; a reset replaces a step that was not done yet."""
+        self._requests[slot] = (epoch, command)
+
+    def collect(self, timeout_s: float) -> list[tuple[int, int, Outcome | EnvFault]]:
+        """Do every remembered command; `timeout_s` has no effect."""
+        requests, self._requests = self._requests, {}
+        return [(slot, epoch, self._envs[slot].run(command)) for slot, (epoch, command) in requests.items()]
+
+    def close(self) -> None:
+        """Close every copy."""
+        for env in self._envs:
+            env.close()

@@ -1,0 +1,252 @@
+"""Gymnasium vector environments as a `BatchedEnv`: one call steps all environments, in arrays and without a Python loop."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+from gymnasium.vector import AutoresetMode, VectorEnv
+
+from envs.base import EnvFault
+from envs.faults import env_fault
+from envs.seeding import env_seeds
+from envs.single_env import plain_action
+from envs.spaces import BOUNDS_CHECK_STEPS, ObservationReader, behavior_spec
+from envs.specs import Actions, DecisionSteps, Steps, TerminalSteps, no_terminal_steps, to_env_actions
+
+
+class NativeVectorEnv:
+    """A `gymnasium.vector.VectorEnv`; the agent's slot is the index of its environment.
+
+    The mode that the environment declares in ``metadata["autoreset_mode"]`` says what follows an end:
+
+    - ``NEXT_STEP``: the terminal step is delivered at once, the next vector step only resets that environment (its action
+      is ignored; no transition, not counted) and brings its first decision.
+    - ``SAME_STEP``: terminal step (from ``infos["final_obs"]``) and first decision come together.
+    - ``DISABLED``: the same, after an explicit ``reset(options={"reset_mask": ...})``.
+
+    A vector step needs the actions of all environments, so `poll` steps once every waiting agent has been answered. The
+    arrays of a message are written again by the next `poll`. A step that blocks, blocks the caller.
+    """
+
+    stepping = "native"
+
+    def __init__(self, env: VectorEnv, name: str, seed: np.random.SeedSequence, first_env_index: int = 0) -> None:
+        self._env, self._name = env, name
+        self._mode = _autoreset_mode(env, name)
+        spec = behavior_spec(env.single_observation_space, env.single_action_space, name)
+        self.behaviors = {name: spec}
+        self.num_slots = {name: env.num_envs}
+        self._action_spec, observation = spec.action, spec.observations[0]
+        self._key = observation.name
+        self._reader = ObservationReader(env.single_observation_space, observation)
+        self._seed, self._first_env_index = seed, first_env_index
+        n = self._n = env.num_envs
+        self._ids = _constant(np.arange(n, dtype=np.int64))
+        self._none_first, self._all_first = _constant(np.zeros(n, bool)), _constant(np.ones(n, bool))
+        self._no_terminal = no_terminal_steps(spec)
+        self._obs = np.empty((n, *observation.shape), observation.dtype)
+        self._reward = np.zeros(n, np.float32)
+        idle = Actions(np.zeros((n, spec.action.continuous_size), np.float32),
+                       np.zeros((n, len(spec.action.discrete_branches)), np.int32))
+        self._idle_actions = _constant(to_env_actions(spec.action, idle))
+        self._actions = self._idle_actions
+        self._delivered = self._no_terminal.agent_id  # agents of the last message's decision steps
+        self._waiting_for = 0  # how many of them have not been answered
+        self._awaiting = np.zeros(n, bool)  # which; only kept once a part of them has been answered
+        self._in_flight = 0
+        self._resetting: np.ndarray | None = None  # NEXT_STEP: int64, environments that the next step only resets
+        self._must_reset = self._started = self._seeded = False
+        self._vector_steps = 0
+        self._episodes_begun = np.zeros(n, np.int64)
+        self._began_at = np.zeros(n, np.int64)  # vector steps done when the current episode began
+
+    def reset(self) -> None:
+        """Start a new episode in every environment, at the next `poll`."""
+        self._must_reset = True
+        self._waiting_for = self._in_flight = 0
+        self._resetting = None
+
+    def poll(self, timeout_s: float) -> dict[str, Steps]:
+        """Step all environments once (or reset them) when no agent waits for a decision. See `BatchedEnv.poll`."""
+        if self._must_reset:
+            return {self._name: self._reset_all()}
+        if self._waiting_for or not self._started:
+            return {}
+        return {self._name: self._step_all()}
+
+    def act(self, behavior: str, agent_id: np.ndarray, actions: Actions) -> None:
+        """See `BatchedEnv.act`. Quickest with the very `agent_id` array of the message."""
+        if agent_id is not self._delivered or len(agent_id) != self._waiting_for:
+            self._check_awaiting(agent_id)
+        elif len(agent_id) < self._n:
+            self._actions = self._idle_actions.copy()
+        env_actions = to_env_actions(self._action_spec, actions)
+        if len(agent_id) == self._n and agent_id is self._ids:
+            self._actions = env_actions
+        else:
+            self._actions[agent_id] = env_actions
+        self._waiting_for -= len(agent_id)
+        self._in_flight += len(agent_id)
+
+    def _check_awaiting(self, agent_id: np.ndarray) -> None:
+        """Note that a part of the waiting agents is answered; the first part brings a fresh array of actions."""
+        if self._waiting_for == len(self._delivered):
+            self._actions = self._idle_actions.copy()  # never the array of the step before: the environment may have kept it
+            self._awaiting[:] = False
+            self._awaiting[self._delivered] = True
+        waiting = np.zeros(self._n, bool)
+        waiting[agent_id] = True
+        if np.count_nonzero(waiting) != len(agent_id) or (waiting > self._awaiting).any():
+            raise ValueError(f"act: expected each agent once and only agents that wait for a decision, received {agent_id.tolist()}; "
+                             f"{np.flatnonzero(self._awaiting).tolist()} wait.")
+        self._awaiting[agent_id] = False
+
+    @property
+    def in_flight(self) -> int:
+        """Agents that were given an action whose result has not been delivered yet."""
+        return self._in_flight
+
+    def state(self) -> dict[str, Any]:
+        """``{"episodes_begun": {env index: count}}``."""
+        return {"episodes_begun": {str(self._first_env_index + i): int(n) for i, n in enumerate(self._episodes_begun)}}
+
+    def load_state(self, state: dict[str, Any]) -> None:
+        """Continue the seed streams of `state`."""
+        begun = state["episodes_begun"]
+        self._episodes_begun[:] = [begun.get(str(self._first_env_index + i), 0) for i in range(self._n)]
+
+    def close(self) -> None:
+        """Close the vector environment."""
+        self._env.close()
+
+    def _reset_all(self) -> Steps:
+        try:
+            obs, _ = self._env.reset(seed=None if self._seeded else self._first_seeds())
+        except (Exception, SystemExit) as error:
+            raise env_fault(error, "in reset() of the vector environment") from error
+        self._must_reset, self._started, self._seeded = False, True, True
+        self._begin_episodes(self._ids)
+        self._read(obs, self._obs)
+        return Steps(self._all_decide(self._all_first), self._no_terminal, env_steps=0)
+
+    def _first_seeds(self) -> int | list[int]:
+        """One seed where one generator serves all environments; Gymnasium's wrapped copies get one each, never seed + i."""
+        if isinstance(self._env.unwrapped, (gym.vector.SyncVectorEnv, gym.vector.AsyncVectorEnv)):
+            return [env_seeds(self._seed, self._first_env_index + i, int(begun)).reset for i, begun in enumerate(self._episodes_begun)]
+        return env_seeds(self._seed, self._first_env_index, int(self._episodes_begun.sum())).reset
+
+    def _step_all(self) -> Steps:
+        try:
+            obs, reward, terminated, truncated, infos = self._env.step(self._actions)
+        except (Exception, SystemExit) as error:
+            raise env_fault(error, f"in vector step {self._vector_steps + 1}") from error
+        self._vector_steps += 1
+        self._in_flight = 0
+        self._read(obs, self._obs)
+        self._read_reward(reward)
+        is_end = np.logical_or(terminated, truncated)
+        ended = is_end.nonzero()[0]
+        if self._mode is AutoresetMode.NEXT_STEP:
+            return self._next_step_message(is_end, ended, terminated, truncated)
+        if not len(ended):
+            return Steps(self._all_decide(self._none_first), self._no_terminal, env_steps=self._n)
+        last_obs = self._final_obs(infos, ended) if self._mode is AutoresetMode.SAME_STEP else self._obs.take(ended, axis=0)
+        terminal = self._terminal(ended, last_obs, terminated, truncated)
+        self._begin_episodes(ended)
+        if self._mode is AutoresetMode.DISABLED:
+            self._reset_some(is_end)
+        return Steps(self._all_decide(is_end), terminal, env_steps=self._n)
+
+    def _next_step_message(self, is_end: np.ndarray, ended: np.ndarray, terminated: np.ndarray, truncated: np.ndarray) -> Steps:
+        resetting, self._resetting = self._resetting, None
+        first, env_steps, last = self._none_first, self._n, ended
+        if resetting is not None:
+            self._begin_episodes(resetting)
+            first = np.zeros(self._n, bool)
+            first[resetting] = True
+            env_steps -= len(resetting)
+            if np.count_nonzero(is_end.take(resetting)):
+                # Ended in the very step that reset it: an episode of length 0, without a decision, which is left out.
+                last = (is_end & ~first).nonzero()[0]
+        if not len(ended):
+            return Steps(self._all_decide(first), self._no_terminal, env_steps=env_steps)
+        self._resetting = ended
+        terminal = self._terminal(last, self._obs.take(last, axis=0), terminated, truncated)
+        alive = self._delivered = np.logical_not(is_end).nonzero()[0]
+        self._waiting_for = len(alive)
+        decision = DecisionSteps(alive, {self._key: self._obs.take(alive, axis=0)}, self._reward.take(alive), first.take(alive))
+        return Steps(decision, terminal, env_steps=env_steps)
+
+    def _all_decide(self, first: np.ndarray) -> DecisionSteps:
+        self._delivered = self._ids
+        self._waiting_for = self._n
+        return DecisionSteps(self._ids, {self._key: self._obs}, self._reward, first)
+
+    def _terminal(self, ended: np.ndarray, obs: np.ndarray, terminated: np.ndarray, truncated: np.ndarray) -> TerminalSteps:
+        return TerminalSteps(agent_id=ended, obs={self._key: obs}, reward=self._reward.take(ended),
+                             terminated=np.asarray(terminated, bool).take(ended), truncated=np.asarray(truncated, bool).take(ended))
+
+    def _begin_episodes(self, which: np.ndarray) -> None:
+        self._episodes_begun[which] += 1
+        self._began_at[which] = self._vector_steps
+        self._reward[which] = 0.0
+
+    def _final_obs(self, infos: dict[str, Any], ended: np.ndarray) -> np.ndarray:
+        final = infos.get("final_obs")
+        if final is None:
+            raise ValueError(f"{self._name}: a vector environment with autoreset mode SAME_STEP has to give the last observations "
+                             f"of ended episodes in infos['final_obs'], received the keys {sorted(infos)}.")
+        last = np.empty((len(ended), *self._obs.shape[1:]), self._obs.dtype)
+        for row, index in enumerate(ended.tolist()):
+            self._read(final[index], last[row], slot=index)
+        return last
+
+    def _reset_some(self, which: np.ndarray) -> None:
+        try:
+            obs, _ = self._env.reset(options={"reset_mask": which.copy()})
+        except (Exception, SystemExit) as error:
+            raise env_fault(error, f"in reset(options={{'reset_mask': ...}}) after vector step {self._vector_steps}") from error
+        begun = np.empty_like(self._obs)
+        self._read(obs, begun)
+        self._obs[which] = begun[which]
+
+    def _read(self, value: Any, out: np.ndarray, slot: int | None = None) -> None:
+        """Copy and check a batch of observations, or the one of `slot`."""
+        try:
+            self._reader.read(value, out)
+        except ValueError as error:
+            raise EnvFault(str(error)) from None
+        problem = self._reader.problem(out if slot is None else out[None], check_bounds=self._vector_steps <= BOUNDS_CHECK_STEPS)
+        if problem is not None:
+            raise self._located(problem[0] if slot is None else slot, problem[1])
+
+    def _read_reward(self, value: Any) -> None:
+        reward = np.asarray(value)
+        if reward.size != self._n:
+            raise EnvFault(f"rewards: expected shape {(self._n,)}, received shape {reward.shape}")
+        self._reward[:] = reward.reshape(self._n)
+        if np.count_nonzero(np.isfinite(self._reward)) != self._n:
+            slot = int(np.flatnonzero(~np.isfinite(self._reward))[0])
+            raise self._located(slot, f"non-finite reward {self._reward[slot]}")
+
+    def _located(self, slot: int, text: str) -> EnvFault:
+        step = int(self._vector_steps - self._began_at[slot])
+        action = plain_action(self._actions[slot]) if step else None
+        return EnvFault(text).located(self._first_env_index + slot, int(self._episodes_begun[slot]) - 1, step, action)
+
+
+def _constant(array: np.ndarray) -> np.ndarray:
+    """`array`, protected against writing, because it is handed out again and again."""
+    array.flags.writeable = False
+    return array
+
+
+def _autoreset_mode(env: VectorEnv, name: str) -> AutoresetMode:
+    declared = env.metadata.get("autoreset_mode")
+    try:
+        return declared if isinstance(declared, AutoresetMode) else AutoresetMode(declared)
+    except ValueError:
+        raise ValueError(f"{name}: expected metadata['autoreset_mode'] of the vector environment to be one of "
+                         f"{[mode.value for mode in AutoresetMode]}, received {declared!r}.") from None

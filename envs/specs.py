@@ -1,0 +1,181 @@
+"""What an environment says of its agents: observation, action and behavior specs, and the arrays of one step.
+
+Letters: ``n`` agents in a batch, ``C`` continuous action dimensions, ``B`` discrete branches.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import numpy as np
+
+Observations = dict[str, np.ndarray]
+"""Observation name -> array ``[n, *shape]`` in the space's dtype."""
+
+
+@dataclass(frozen=True)
+class ObservationSpec:
+    """One named observation of an agent.
+
+    Attributes:
+        name: key of the observation; ``"obs"`` where the space is not a dictionary.
+        shape: shape of one agent's observation, without the batch dimension.
+        dtype: NumPy dtype name; arrays are stored in it, never widened.
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: str = "float32"
+
+    @property
+    def size(self) -> int:
+        """Number of elements of one observation."""
+        return int(np.prod(self.shape, dtype=np.int64))
+
+
+@dataclass(frozen=True)
+class ActionSpec:
+    """The policy-space action of an agent, and how it maps to the environment's space.
+
+    Policy space is [-1, 1] for each of ``C`` continuous dimensions and ``0 … n_b - 1`` for each discrete branch.
+
+    Attributes:
+        kind: ``"box"``, ``"discrete"`` or ``"multi_discrete"``: the environment's space.
+        continuous_size: C.
+        discrete_branches: number of choices of each branch.
+        low, high: bounds of the Box, flattened to length C.
+        starts: first value of each discrete branch (``start`` of the space).
+        shape, dtype: shape and NumPy dtype name of one action as the environment wants it.
+    """
+
+    kind: str
+    continuous_size: int = 0
+    discrete_branches: tuple[int, ...] = ()
+    low: tuple[float, ...] = ()
+    high: tuple[float, ...] = ()
+    starts: tuple[int, ...] = ()
+    shape: tuple[int, ...] = ()
+    dtype: str = "int64"
+
+
+@dataclass(frozen=True)
+class BehaviorSpec:
+    """Observations and actions shared by all agents of one behavior."""
+
+    observations: tuple[ObservationSpec, ...]
+    action: ActionSpec
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain dict for ``json.dump``; read back with `from_json`."""
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, data: dict[str, Any]) -> BehaviorSpec:
+        """The spec that `to_json` wrote (JSON turns tuples into lists; they are tuples again here)."""
+
+        def tuples(fields: dict[str, Any]) -> dict[str, Any]:
+            return {k: tuple(v) if isinstance(v, list) else v for k, v in fields.items()}
+
+        return cls(
+            observations=tuple(ObservationSpec(**tuples(o)) for o in data["observations"]),
+            action=ActionSpec(**tuples(data["action"])),
+        )
+
+
+@dataclass(slots=True)
+class Actions:
+    """Policy-space actions of a batch of agents.
+
+    Attributes:
+        continuous: float32 ``[n, C]``; may lie outside [-1, 1] (the sample whose log-prob is stored).
+        discrete: int32 ``[n, B]``, branch indices counted from 0.
+    """
+
+    continuous: np.ndarray
+    discrete: np.ndarray
+
+
+@dataclass(slots=True)
+class DecisionSteps:
+    """Agents that need an action now.
+
+    Attributes:
+        agent_id: int64 ``[n]``, slot of the agent in this env (stable from its first to its last step; a slot is used again by a later episode).
+        obs: current observations, name -> ``[n, *shape]``. Valid until the next `poll` of the env.
+        reward: float32 ``[n]``, received since the agent's previous decision; 0 at the first decision of an episode.
+        first: bool ``[n]``, the agent's first decision of an episode.
+        action_mask: per branch bool ``[n, n_b]``, True = allowed; None when nothing is masked.
+    """
+
+    agent_id: np.ndarray
+    obs: Observations
+    reward: np.ndarray
+    first: np.ndarray
+    action_mask: tuple[np.ndarray, ...] | None = None
+
+    def __len__(self) -> int:
+        return len(self.agent_id)
+
+
+@dataclass(slots=True)
+class TerminalSteps:
+    """Agents whose episode has just ended. The same slot may start a new episode in the same message.
+
+    Attributes:
+        agent_id: int64 ``[n]``.
+        obs: the true last observations, name -> ``[n, *shape]`` (never the first of the next episode).
+        reward: float32 ``[n]``, received since the agent's last decision.
+        terminated: bool ``[n]``, the task ended: no bootstrap. Wins when both are set.
+        truncated: bool ``[n]``, we stopped watching: bootstrap from ``obs``.
+    """
+
+    agent_id: np.ndarray
+    obs: Observations
+    reward: np.ndarray
+    terminated: np.ndarray
+    truncated: np.ndarray
+
+    def __len__(self) -> int:
+        return len(self.agent_id)
+
+
+def no_terminal_steps(spec: BehaviorSpec) -> TerminalSteps:
+    """Terminal steps of no agent, with the dtypes and shapes of `spec`; made once and used for every message without an end."""
+    return TerminalSteps(
+        agent_id=np.empty(0, np.int64), obs={o.name: np.empty((0, *o.shape), o.dtype) for o in spec.observations},
+        reward=np.empty(0, np.float32), terminated=np.empty(0, bool), truncated=np.empty(0, bool),
+    )
+
+
+@dataclass(slots=True)
+class Steps:
+    """What one `poll` of an env brings for one behavior; terminal steps are processed before decision steps."""
+
+    decision: DecisionSteps
+    terminal: TerminalSteps
+    env_steps: int = field(default=0)
+    """Calls to ``step`` behind this message, summed over the envs (resets do not count)."""
+
+
+def to_env_actions(spec: ActionSpec, actions: Actions) -> np.ndarray:
+    """Policy-space actions as the environment wants them: the one mapping for training, evaluation and export.
+
+    A Box dimension gets ``low + (clip(a, -1, 1) + 1) / 2 · (high - low)``, rounded to the nearest whole number where the
+    Box holds integers; a discrete branch gets its index plus the branch's ``start``.
+
+    Returns:
+        Array ``[n, *spec.shape]`` of ``spec.dtype``, each element inside the bounds of the space.
+    """
+    if spec.kind == "box":
+        low, high = np.asarray(spec.low), np.asarray(spec.high)
+        unit = np.clip(actions.continuous, -1.0, 1.0).astype(np.float64)
+        env = np.clip(low + (unit + 1.0) * 0.5 * (high - low), low, high)
+        if np.issubdtype(np.dtype(spec.dtype), np.integer):
+            env = np.rint(env)
+        # Casting to float32 may round past a float64 bound; the space was cast the same way, so it still contains it.
+        return env.astype(spec.dtype).reshape(len(env), *spec.shape)
+    env = actions.discrete.astype(spec.dtype)
+    if any(spec.starts):
+        env += np.asarray(spec.starts, dtype=spec.dtype)
+    return env.reshape(len(env), *spec.shape)

@@ -1,0 +1,83 @@
+"""Copies with a thread each: for environments that wait (sleep, sockets, native code that releases the interpreter lock)."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from queue import Empty, SimpleQueue
+
+import numpy as np
+
+from envs.base import EnvFault
+from envs.factories import EnvFactory
+from envs.single_env import Outcome, Reset, SingleEnv
+from envs.specs import BehaviorSpec
+
+CLOSE_TIMEOUT_S = 2.0
+
+
+class ThreadWorkers:
+    """`envs.copies.Workers` with one thread per copy; `collect` returns whichever are done.
+
+    Each environment is made, stepped and closed in its own thread, as simulators with thread affinity need it. A thread whose
+    step never returns cannot be ended; it is left behind (it dies with the process).
+    """
+
+    stepping = "threads"
+
+    def __init__(self, factory: EnvFactory, num_envs: int, first_env_index: int) -> None:
+        self._commands: list[SimpleQueue] = [SimpleQueue() for _ in range(num_envs)]
+        self._outcomes: SimpleQueue = SimpleQueue()
+        made: SimpleQueue = SimpleQueue()
+        self._threads = [
+            threading.Thread(target=_work, args=(factory, slot, commands, self._outcomes, made.put), daemon=True,
+                             name=f"env-{first_env_index + slot}")
+            for slot, commands in enumerate(self._commands)
+        ]
+        for thread in self._threads:
+            thread.start()
+        answers = sorted((made.get() for _ in self._threads), key=lambda answer: answer[0])
+        for slot, answer in answers:
+            if isinstance(answer, BaseException):
+                self.close()
+                raise answer.located(first_env_index + slot, None, None, None) if isinstance(answer, EnvFault) else answer
+        self.name, self.spec = answers[0][1]
+
+    def request(self, slot: int, epoch: int, command: Reset | np.ndarray) -> None:
+        """Queue the command of copy `slot`."""
+        self._commands[slot].put((epoch, command))
+
+    def collect(self, timeout_s: float) -> list[tuple[int, int, Outcome | EnvFault]]:
+        """See `Workers.collect`; waits without using the processor."""
+        outcomes = []
+        try:
+            outcomes.append(self._outcomes.get(timeout=timeout_s))
+            while True:
+                outcomes.append(self._outcomes.get_nowait())
+        except Empty:
+            return outcomes
+
+    def close(self) -> None:
+        """Let every thread close its environment; waits `CLOSE_TIMEOUT_S` in total for those that are in a step."""
+        for commands in self._commands:
+            commands.put(None)
+        deadline = time.monotonic() + CLOSE_TIMEOUT_S
+        for thread in self._threads:
+            thread.join(max(0.0, deadline - time.monotonic()))
+
+
+def _work(
+    factory: EnvFactory, slot: int, commands: SimpleQueue, outcomes: SimpleQueue,
+    made: Callable[[tuple[int, tuple[str, BehaviorSpec] | BaseException]], None],
+) -> None:
+    try:
+        env = SingleEnv(factory)
+    except BaseException as error:  # noqa: BLE001: it is raised again in the thread that waits for this one
+        made((slot, error))
+        return
+    made((slot, (env.name, env.spec)))
+    while (request := commands.get()) is not None:
+        epoch, command = request
+        outcomes.put((slot, epoch, env.run(command)))
+    env.close()

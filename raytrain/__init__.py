@@ -1,0 +1,57 @@
+"""raytrain: distributed reinforcement learning with Ray, from one YAML file.
+
+    import raytrain
+    run = raytrain.train("yaml/ppo/CartPole.yaml", seed=1)
+    action = raytrain.load_policy(run.path).act(observation)
+
+Importing loads neither Ray nor TensorFlow.
+"""
+
+from __future__ import annotations
+
+from importlib.util import find_spec as _find_spec
+from pathlib import Path as _Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from raytrain.callbacks import Callbacks
+    from raytrain.predict import LoadedPolicy, load_policy
+    from raytrain.run import Run, train
+
+__version__ = "0.1.0"
+__all__ = ["Callbacks", "LoadedPolicy", "Run", "load_policy", "train"]
+
+_HOMES = {
+    "Callbacks": "raytrain.callbacks", "LoadedPolicy": "raytrain.predict", "Run": "raytrain.run", "load_policy": "raytrain.predict",
+    "train": "raytrain.run",
+}
+
+
+def _check_siblings() -> None:
+    """A user's own ``envs/`` or ``trainers/`` found first on the path would be taken for ours."""
+    here = _Path(__file__).resolve().parent.parent
+    for name in ("envs", "trainers"):
+        spec = _find_spec(name)
+        found = _Path(spec.origin).resolve().parent if spec is not None and spec.origin else None
+        if found != here / name:
+            raise ImportError(
+                f"raytrain needs its own package '{name}' in {here}, but Python finds {found or 'none'} first: rename that folder, or start Python "
+                "from another one."
+            )
+
+
+_check_siblings()
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'raytrain' has no attribute {name!r}")
+    from importlib import import_module
+
+    value = getattr(import_module(_HOMES[name]), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *__all__])

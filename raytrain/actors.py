@@ -1,0 +1,372 @@
+"""The plain classes as Ray actors: the exchange of a behavior, env managers, trainers, and the ends of their wires.
+
+Nothing here learns or steps: an actor runs a component's loop in a thread of its own, and its methods only read or leave requests.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import queue
+import threading
+import time
+import traceback
+from collections import deque
+from dataclasses import dataclass, replace
+from typing import Any
+
+import ray
+from ray.util.queue import Full, _QueueActor
+
+from raytrain.errors import RunFault
+from raytrain.messages import QUEUE_CAPACITY, Header, ManagerStatus, PolicyMessage
+from raytrain.plan import Plan, Start, build_env_manager, build_trainer_loop
+from raytrain.queues import Item
+from raytrain.trainer_loop import TrainerStatus
+from trainers.trajectory import TrajectoryBatch
+
+CALL_TIMEOUT_S = 30.0
+"""An actor that does not answer a control call for this long is taken for dead."""
+_SLICE_S = 1.0  # longest wait inside one remote call: a waiter that dies leaves nothing behind for longer
+_PREFETCH = 2  # items fetched ahead of the trainer, so that the next update never waits for the network
+
+
+class Exchange(_QueueActor):
+    """Ray's queue actor with receipts, and the policy mailbox of the same behavior: one process for both.
+
+    An item that was handed out stays here until the consumer's next call acknowledges it, so a consumer that dies inside a call
+    loses nothing: the next consumer gets the item again (and sequence numbers tell duplicates).
+    """
+
+    def __init__(self, capacity: int = QUEUE_CAPACITY) -> None:
+        super().__init__(capacity)
+        self._arrived = asyncio.Event()
+        self._handed_out: deque[tuple[int, Any]] = deque()
+        self._number = 0
+        self._consumer = ""
+        self._message: PolicyMessage | None = None
+        self._published = asyncio.Event()
+        self._operations = 0
+
+    async def offer(self, item: Any, timeout_s: float) -> bool:
+        """Put `item`; False when the queue stayed full."""
+        self._operations += 1
+        try:
+            await self.put(item, timeout_s)
+        except Full:
+            return False
+        self._arrived.set()
+        return True
+
+    async def take(self, consumer: str, received: int, limit: int, timeout_s: float) -> tuple[list[tuple[int, Any]], int]:
+        """Up to `limit` numbered items, waiting for the first one, and how many still wait; forgets those up to number `received`."""
+        self._operations += 1
+        while self._handed_out and self._handed_out[0][0] <= received:
+            self._handed_out.popleft()
+        if consumer != self._consumer:
+            self._consumer = consumer
+            return list(self._handed_out), self.qsize()
+        if self.empty():
+            self._arrived.clear()
+            try:
+                await asyncio.wait_for(self._arrived.wait(), timeout_s)
+            except asyncio.TimeoutError:
+                return [], 0
+        fresh = []
+        while len(fresh) < limit and not self.empty():
+            self._number += 1
+            fresh.append((self._number, self.get_nowait()))
+        self._handed_out.extend(fresh)
+        return fresh, self.qsize()
+
+    async def publish(self, message: PolicyMessage) -> None:
+        """Make `message` the newest. The weights are stored from here, so that they outlive the trainer."""
+        if self._message is None or message.serial > self._message.serial:
+            self._message = replace(message, weights=ray.put(message.weights))
+            self._published.set()
+            self._published = asyncio.Event()
+
+    async def newer_than(self, serial: int, timeout_s: float) -> PolicyMessage | None:
+        """The newest message once its serial is above `serial`; None when none came in time."""
+        if self._message is None or self._message.serial <= serial:
+            try:
+                await asyncio.wait_for(self._published.wait(), timeout_s)
+            except asyncio.TimeoutError:
+                return None
+        return self._message
+
+    async def operations(self) -> int:
+        """Queue operations so far."""
+        return self._operations
+
+
+class _Worker(threading.Thread):
+    """A daemon thread that keeps what it died of, for the next one who asks."""
+
+    def __init__(self, name: str, body) -> None:
+        super().__init__(name=name, daemon=True)
+        self._body = body
+        self.error: BaseException | None = None
+        self.start()
+
+    def run(self) -> None:
+        try:
+            self._body()
+        except BaseException as error:  # kept and raised again by `check`
+            self.error = error
+
+    def check(self) -> None:
+        if self.error is not None:
+            raise self.error
+
+
+class RemoteSink:
+    """An env manager's end of a trajectory queue: a thread ships while the manager goes on stepping; one item waits at most."""
+
+    def __init__(self, exchange: ray.actor.ActorHandle, stopping: threading.Event) -> None:
+        self._exchange = exchange
+        self._stopping = stopping
+        self._handoff: queue.Queue[Item] = queue.Queue(maxsize=1)
+        self._worker = _Worker("ship", self._ship)
+
+    def put(self, header: Header, batch: TrajectoryBatch, timeout_s: float) -> bool:
+        self._worker.check()
+        try:
+            self._handoff.put((header, batch), timeout=timeout_s)
+        except queue.Full:
+            return False
+        return True
+
+    def flush(self, timeout_s: float) -> bool:
+        """Wait until everything handed over is in the queue."""
+        deadline = time.monotonic() + timeout_s
+        while self._handoff.unfinished_tasks and time.monotonic() < deadline and self._worker.error is None:
+            time.sleep(0.01)
+        return not self._handoff.unfinished_tasks
+
+    def _ship(self) -> None:
+        while True:
+            header, batch = self._handoff.get()
+            item = (ray.put(batch), header)
+            while not ray.get(self._exchange.offer.remote(item, _SLICE_S), timeout=CALL_TIMEOUT_S):
+                if self._stopping.is_set():
+                    return
+            self._handoff.task_done()
+
+
+class RemoteSource:
+    """A trainer's end of a trajectory queue: a thread fetches the next items while the trainer learns."""
+
+    def __init__(self, exchange: ray.actor.ActorHandle, consumer: str) -> None:
+        self._exchange = exchange
+        self._consumer = consumer
+        self._items: deque[Item] = deque()
+        self._queued = 0
+        self._changed = threading.Condition()
+        self.lost: list[Header] = []
+        self._worker = _Worker("fetch", self._fetch)
+
+    def waiting(self) -> int:
+        self._worker.check()
+        return len(self._items) + self._queued
+
+    def take(self) -> Item | None:
+        with self._changed:
+            if not self._items:
+                return None
+            item = self._items.popleft()
+            self._changed.notify_all()
+            return item
+
+    def wait(self, timeout_s: float) -> bool:
+        self._worker.check()
+        with self._changed:
+            return self._changed.wait_for(lambda: bool(self._items), timeout_s)
+
+    def _fetch(self) -> None:
+        received = 0
+        while True:
+            with self._changed:
+                self._changed.wait_for(lambda: len(self._items) < _PREFETCH)
+            call = self._exchange.take.remote(self._consumer, received, _PREFETCH, _SLICE_S)
+            items, queued = ray.get(call, timeout=CALL_TIMEOUT_S)
+            for number, (reference, header) in items:
+                try:
+                    batch = ray.get(reference, timeout=CALL_TIMEOUT_S)
+                except (ray.exceptions.OwnerDiedError, ray.exceptions.ObjectLostError):
+                    self.lost.append(header)  # its manager died after it had shipped the reference
+                    batch = None
+                received = number
+                if batch is not None:
+                    with self._changed:
+                        self._items.append((header, batch))
+                        self._changed.notify_all()
+            self._queued = queued
+
+
+class RemotePolicySource:
+    """An env manager's end of a policy mailbox: a thread waits for news, so that looking costs nothing."""
+
+    def __init__(self, exchange: ray.actor.ActorHandle) -> None:
+        self._exchange = exchange
+        self._newest: PolicyMessage | None = None
+        self._changed = threading.Condition()
+        self._worker = _Worker("mailbox", self._listen)
+
+    def newest(self) -> PolicyMessage | None:
+        return self._newest
+
+    def wait_newer(self, serial: int, timeout_s: float) -> PolicyMessage | None:
+        self._worker.check()
+        with self._changed:
+            self._changed.wait_for(lambda: self._newest is not None and self._newest.serial > serial, timeout_s)
+        return self._newest if self._newest is not None and self._newest.serial > serial else None
+
+    def _listen(self) -> None:
+        serial = -1
+        while True:
+            message = ray.get(self._exchange.newer_than.remote(serial, _SLICE_S), timeout=CALL_TIMEOUT_S)
+            if message is None:
+                continue
+            serial = message.serial
+            weights = ray.get(message.weights, timeout=CALL_TIMEOUT_S)
+            with self._changed:
+                self._newest = replace(message, weights=weights)
+                self._changed.notify_all()
+
+
+class RemotePolicySink:
+    """A trainer's end of a policy mailbox. Publishing returns at once; a failure shows at the next publish."""
+
+    def __init__(self, exchange: ray.actor.ActorHandle) -> None:
+        self._exchange = exchange
+        self._last: ray.ObjectRef | None = None
+
+    def publish(self, message: PolicyMessage) -> None:
+        if self._last is not None:
+            ray.get(self._last, timeout=CALL_TIMEOUT_S)
+        self._last = self._exchange.publish.remote(message)
+
+
+@dataclass(slots=True)
+class Report:
+    """An actor's answer to `poll`: its status, the trainer's events, and what its loop died of."""
+
+    status: ManagerStatus | TrainerStatus | None
+    events: list[Any]
+    fault: RunFault | None
+
+
+class _LoopActor:
+    """Runs a component's loop in a thread; the actor's own methods stay free for control calls."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._stopping = threading.Event()
+        self._fault: RunFault | None = None
+        self._thread: threading.Thread | None = None
+        self._component: Any = None
+
+    def start(self) -> None:
+        """Begin; returns at once."""
+        self._thread = threading.Thread(target=self._run, name="loop", daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        try:
+            self._loop()
+        except Exception as error:  # reported by the next poll, with the user's own traceback first
+            own = getattr(error, "user_traceback", None) or traceback.format_exc()
+            self._fault = RunFault(f"{self._name}: {error}", own, traceback.format_exc())
+
+    def _join(self, timeout_s: float) -> bool:
+        self._stopping.set()
+        if self._thread is not None:
+            self._thread.join(timeout_s)
+        return self._thread is None or not self._thread.is_alive()
+
+    def timers(self) -> dict:
+        """The component's timer tree."""
+        return self._component.timers.tree() if self._component is not None else {}
+
+    def process(self) -> dict[str, Any]:
+        """Process id, unique memory in MiB, and which of the heavy libraries are loaded."""
+        import sys
+
+        import psutil
+
+        info = psutil.Process().memory_full_info()
+        return {"pid": os.getpid(), "uss_mib": info.uss / 2**20, "tensorflow": "tensorflow" in sys.modules}
+
+
+class EnvManagerActor(_LoopActor):
+    """An env manager on Ray."""
+
+    def __init__(self, plan: Plan, index: int, exchange: ray.actor.ActorHandle, state: dict | None) -> None:
+        super().__init__(plan.managers[index])
+        self._plan, self._index, self._exchange, self._state = plan, index, exchange, state
+
+    def _loop(self) -> None:
+        from threadpoolctl import threadpool_limits
+
+        threadpool_limits(1)  # a core per env manager: BLAS threads would fight the trainer for its own
+        source = RemotePolicySource(self._exchange)
+        self._sink = RemoteSink(self._exchange, self._stopping)
+        manager = build_env_manager(self._plan, self._index, source, self._sink, self._state, self._stopping.is_set)
+        self._component = manager
+        manager.start()
+        try:
+            while not self._stopping.is_set():
+                manager.advance(0.25)
+        finally:
+            manager.close()
+
+    def poll(self) -> Report:
+        """Status and fault; quick."""
+        return Report(self._component.status() if self._component else None, [], self._fault)
+
+    def state(self) -> dict | None:
+        """Random-number state for a checkpoint; None before the environments exist."""
+        return self._component.state() if self._component else None
+
+    def stop(self, timeout_s: float) -> Report:
+        """End the loop, close the environments, and put what was shipped into the queue."""
+        self._join(timeout_s)
+        if self._component is not None:
+            self._sink.flush(1.0)
+        return self.poll()
+
+
+class TrainerActor(_LoopActor):
+    """A trainer on Ray."""
+
+    def __init__(self, plan: Plan, start: Start, exchange: ray.actor.ActorHandle) -> None:
+        super().__init__(f"trainer of {plan.behavior}")
+        self._plan, self._begin, self._exchange = plan, start, exchange
+
+    def _loop(self) -> None:
+        from raytrain.tensorflow_setup import set_up_tensorflow
+
+        source = RemoteSource(self._exchange, f"{self._plan.behavior}-{os.getpid()}-{time.time_ns()}")
+        set_up_tensorflow(self._plan.trainer_threads)
+        loop = build_trainer_loop(self._plan, self._begin, source, RemotePolicySink(self._exchange))
+        loop.request_save()
+        self._component = loop
+        while not self._stopping.is_set():
+            loop.advance(0.25)
+
+    def poll(self) -> Report:
+        """Status, events since the last call, and fault; quick."""
+        loop = self._component
+        return Report(loop.status() if loop else None, loop.drain_events() if loop else [], self._fault)
+
+    def save(self) -> None:
+        """Ask for a checkpoint; it comes as an event."""
+        if self._component is not None:
+            self._component.request_save()
+
+    def stop(self, timeout_s: float) -> Report:
+        """End the loop after the update it is in, with a last checkpoint among the events."""
+        if self._join(timeout_s) and self._fault is None and self._component is not None:
+            self._component.finish()
+        return self.poll()

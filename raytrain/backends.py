@@ -1,0 +1,95 @@
+"""How a run is driven: the controller asks a backend for news and tells it what to do. The one here is this process."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from raytrain.messages import ManagerStatus
+from raytrain.plan import Plan, Start, build_env_manager, build_trainer_loop
+from raytrain.queues import LocalExchange
+from raytrain.trainer_loop import TrainerStatus
+
+
+@dataclass(slots=True)
+class News:
+    """What happened since the last call.
+
+    Attributes:
+        events: summaries, finished episodes and checkpoints, in order.
+        trainer: the trainer's status; None while it starts.
+        managers: status of the env managers that have one.
+        starting: what is still starting, for people.
+    """
+
+    events: list[Any] = field(default_factory=list)
+    trainer: TrainerStatus | None = None
+    managers: list[ManagerStatus] = field(default_factory=list)
+    starting: list[str] = field(default_factory=list)
+
+
+class Backend(Protocol):
+    """Where env managers and the trainer live. Faults of theirs are raised by `poll`."""
+
+    def start(self) -> None:
+        """Make everything and set it going; may return before it goes."""
+
+    def poll(self, timeout_s: float) -> News:
+        """News, waiting up to `timeout_s` for some."""
+
+    def save(self) -> None:
+        """Ask the trainer for a checkpoint; it comes as an event."""
+
+    def manager_states(self) -> list[dict]:
+        """Random-number state of each env manager, for a checkpoint."""
+
+    def timers(self) -> dict[str, dict]:
+        """Timer trees by component."""
+
+    def stop(self, timeout_s: float) -> News:
+        """Stop env managers, then the trainer with a last checkpoint; the last news. Ends everything it started."""
+
+
+class LocalBackend:
+    """Everything in this process and one thread, in lock-step: rounds of the managers, then the trainer, and so on."""
+
+    def __init__(self, plan: Plan, start: Start, manager_states: list[dict] | None = None) -> None:
+        self._plan, self._start, self._states = plan, start, manager_states
+
+    def start(self) -> None:
+        exchange = LocalExchange(capacity=sys.maxsize)  # one thread: a full queue could never be emptied
+        self._loop = build_trainer_loop(self._plan, self._start, exchange, exchange)
+        self._managers = [
+            build_env_manager(self._plan, i, exchange, exchange, self._states[i] if self._states else None)
+            for i in range(len(self._plan.managers))
+        ]
+        exchange.publish(self._plan.first_message(self._start))
+        self._loop.request_save()
+        for manager in self._managers:
+            manager.start()
+
+    def poll(self, timeout_s: float) -> News:
+        for manager in self._managers:
+            while manager.advance(0.0):
+                pass
+        self._loop.advance(0.0)
+        return self._news()
+
+    def save(self) -> None:
+        self._loop.request_save()
+
+    def manager_states(self) -> list[dict]:
+        return [m.state() for m in self._managers]
+
+    def timers(self) -> dict[str, dict]:
+        return {"trainer": self._loop.timers.tree(), **{m.name: m.timers.tree() for m in self._managers}}
+
+    def stop(self, timeout_s: float) -> News:
+        self._loop.finish()
+        for manager in self._managers:
+            manager.close()
+        return self._news()
+
+    def _news(self) -> News:
+        return News(self._loop.drain_events(), self._loop.status(), [m.status() for m in self._managers])

@@ -1,0 +1,283 @@
+"""The checkpoints of a run: numbered folders that appear whole or not at all, the best one, and the policies in them.
+
+    checkpoints/000012/   written as ``.tmp-000012``, every file synced, then renamed; deleted by way of ``.trash-000012``
+    best/                 a complete checkpoint of its own (hard links to the numbered one where the disk can, copies elsewhere)
+    latest                text: path of the newest checkpoint inside the run folder, for people and shell scripts
+                          (symbolic links need rights on Windows). Nothing here reads it: the folders themselves decide.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+from pathlib import Path
+from typing import Literal, NamedTuple
+
+from envs.specs import BehaviorSpec
+from raytrain.files import remove_folder, replace_file, sync_folder, write_synced
+from raytrain.run_folder import list_runs
+from raytrain.snapshot import (
+    MANIFEST,
+    BehaviorSnapshot,
+    CheckpointError,
+    Snapshot,
+    encode,
+    find_problems,
+    load_policy_part,
+    load_snapshot,
+)
+from trainers.settings import NetworkSettings
+from trainers.trainer import Weights
+
+__all__ = [
+    "BehaviorSnapshot", "CheckpointError", "CheckpointStore", "CheckpointWriteError", "PolicyFiles", "Snapshot",
+    "find_checkpoint", "load_policy_files",
+]
+_FOLDER = "checkpoints"
+_NUMBER = re.compile("[0-9]{6,}")
+
+
+class CheckpointWriteError(OSError):
+    """A checkpoint that could not be written (full disk, read-only folder). Earlier checkpoints are intact."""
+
+    def __str__(self) -> str:
+        return self.strerror
+
+
+class CheckpointStore:
+    """Writes and finds the checkpoints of one run. Belongs to the process that holds the run's lock.
+
+    Args:
+        run_path: the run's folder.
+        keep: how many numbered checkpoints stay, at least 1; the best one is kept besides.
+
+    Attributes:
+        messages: what the user should read (an old checkpoint that could not be deleted), oldest first.
+    """
+
+    def __init__(self, run_path: str | Path, keep: int) -> None:
+        if keep < 1:
+            raise ValueError(f"Expected keep of at least 1 checkpoint, received {keep}.")
+        self.run_path = Path(run_path)
+        self.keep = keep
+        self.messages: list[str] = []
+        self._folder = self.run_path / _FOLDER
+        self._best = self.run_path / "best"
+        self._cleaned = False
+
+    def paths(self) -> list[Path]:
+        """Numbered checkpoints, oldest first. One without a manifest does not exist."""
+        return [p for p in _numbered(self._folder) if (p / MANIFEST).is_file()]
+
+    def save(self, snapshot: Snapshot) -> Path:
+        """Write the next checkpoint and delete those beyond `keep`. When it returns, the disk has it.
+
+        Returns:
+            Folder of the new checkpoint; its number is one more than any there is, 0 in a new run.
+
+        Raises:
+            ValueError, TypeError: something in `snapshot` has no form on disk; nothing was written.
+            CheckpointWriteError: the disk refuses; earlier checkpoints are intact and nothing half-written is left.
+        """
+        files = encode(snapshot)
+        numbers = [int(p.name) for p in _numbered(self._folder)]
+        path = self._folder / f"{max(numbers, default=-1) + 1:06d}"
+        temporary = path.with_name(f".tmp-{path.name}")
+        try:
+            self._clean_up()
+            _write_files(temporary, files)
+            os.replace(temporary, path)
+            sync_folder(self._folder)
+        except OSError as error:
+            raise self._write_error(path, error, sum(map(len, files.values()))) from error
+        finally:
+            shutil.rmtree(temporary, ignore_errors=True)  # gone after a success; what stays after a failure goes with the next save
+        self._tidy(path)
+        return path
+
+    def load_latest(self) -> tuple[Snapshot, Path, list[str]]:
+        """The newest checkpoint whose files are what its manifest says.
+
+        Returns:
+            Snapshot; its folder; what is wrong with newer ones, a line for each file (empty when the newest is sound).
+
+        Raises:
+            CheckpointError: there is none; each one found is named with the reason.
+        """
+        problems: list[str] = []
+        for path in reversed(_numbered(self._folder)):
+            found = find_problems(path)
+            if not found:
+                return load_snapshot(path), path, problems
+            problems += [f"checkpoint {path.name}: {problem}" for problem in found]
+        raise CheckpointError(f"No checkpoint to load in {self._folder}: {'; '.join(problems) or 'there is none'}.")
+
+    @staticmethod
+    def load(path: str | Path) -> Snapshot:
+        """The snapshot in checkpoint folder `path` (a numbered one or ``best``).
+
+        Raises:
+            CheckpointError: not a complete checkpoint, or corrupt; each file is named with the reason.
+        """
+        return load_snapshot(Path(path))
+
+    def mark_best(self, path: Path) -> None:
+        """Make ``best/`` the checkpoint at `path`; it stays when the numbered folder is deleted.
+
+        Raises:
+            CheckpointError: `path` is not a complete checkpoint.
+            CheckpointWriteError: the disk refuses; the former best is intact.
+        """
+        if not (path / MANIFEST).is_file():
+            raise CheckpointError(f"Expected a complete checkpoint to mark as best, found no {MANIFEST} in {path}.")
+        temporary, former = self._folder / ".tmp-best", self._folder / ".trash-best"
+        try:
+            self._clean_up()
+            shutil.copytree(path, temporary, copy_function=_link_or_copy)
+            _sync_tree(temporary)
+            if self._best.exists():
+                if former.exists():
+                    shutil.rmtree(former)
+                os.replace(self._best, former)
+            os.replace(temporary, self._best)
+            sync_folder(self.run_path)
+        except OSError as error:
+            raise self._write_error(self._best, error) from error
+        finally:
+            shutil.rmtree(temporary, ignore_errors=True)
+            self._restore_best()
+        if former.exists():
+            self._delete(former)
+
+    def _clean_up(self) -> None:
+        """Once, before the first write: remove what a dead writer left. The run's lock says that no other writer lives."""
+        if self._cleaned:
+            return
+        self._folder.mkdir(exist_ok=True)
+        sync_folder(self.run_path)
+        self._restore_best()
+        for path in [*self._folder.glob(".tmp-*"), *self._folder.glob(".trash-*")]:
+            shutil.rmtree(path)
+        self._cleaned = True
+
+    def _restore_best(self) -> None:
+        """A folder cannot be swapped in one step: whoever died or failed between the two leaves the former best here."""
+        former = self._folder / ".trash-best"
+        if not self._best.exists() and (former / MANIFEST).is_file():
+            os.replace(former, self._best)
+
+    def _tidy(self, newest: Path) -> None:
+        """After a save: delete what is older than the newest `keep` and name the newest. The save stands even if this fails."""
+        kept = self.paths()[-self.keep:]
+        for path in _numbered(self._folder):
+            if int(path.name) < int(kept[0].name):
+                self._delete(path)
+        try:
+            replace_file(self.run_path / "latest", f"{newest.relative_to(self.run_path).as_posix()}\n".encode())
+        except OSError as error:
+            self.messages.append(f"Checkpoint {newest.name} is complete, but {self.run_path / 'latest'} could not be written: {error}")
+
+    def _delete(self, path: Path) -> None:
+        try:
+            remove_folder(path)
+        except OSError as error:
+            self.messages.append(f"Could not delete the old checkpoint {path}: {error}. Delete it yourself to free its space.")
+
+    def _write_error(self, path: Path, error: OSError, size: int | None = None) -> CheckpointWriteError:
+        there = self.run_path if self.run_path.exists() else Path(self.run_path.anchor or ".")
+        good = self.paths()
+        return CheckpointWriteError(
+            error.errno,
+            f"Cannot write checkpoint {path}: {error.strerror or error}. "
+            f"{f'It needs {_megabytes(size)}; ' if size is not None else ''}{_megabytes(shutil.disk_usage(there).free)} are free there. "
+            "Free some space or make the folder writable"
+            f"{f', then go on with --resume: checkpoint {good[-1].name} is intact.' if good else '; there is no earlier checkpoint.'}",
+        )
+
+
+class PolicyFiles(NamedTuple):
+    """What acting needs, from a checkpoint."""
+
+    spec: BehaviorSpec
+    network: NetworkSettings
+    weights: Weights
+    version: int
+    agent_steps: int
+
+
+def find_checkpoint(path: str | Path, which: Literal["best", "latest"] = "best") -> Path:
+    """The checkpoint folder that `path` means.
+
+    Args:
+        path: a checkpoint folder, which is returned as it is, or a run folder.
+        which: of a run folder, the best checkpoint (the newest in a run that has not marked one yet), or the newest.
+
+    Raises:
+        CheckpointError: there is none.
+    """
+    path = Path(path).expanduser()
+    if which not in ("best", "latest"):
+        raise ValueError(f"Expected which to be 'best' or 'latest', received {which!r}.")
+    candidates = [path, path / "best"] if which == "best" else [path]
+    for candidate in candidates:
+        if (candidate / MANIFEST).is_file():
+            return candidate
+    complete = [p for p in _numbered(path / _FOLDER) if (p / MANIFEST).is_file()]
+    if complete:
+        return complete[-1]
+    if path.is_dir():
+        raise CheckpointError(f"No complete checkpoint in {path}: expected a run folder or a checkpoint folder (with {MANIFEST}).")
+    there = ", ".join(list_runs(path.absolute().parent)) or "none"
+    raise CheckpointError(f"No folder {path.absolute()}. Runs beside it: {there}.")
+
+
+def load_policy_files(path: str | Path, behavior: str | None = None, which: Literal["best", "latest"] = "best") -> PolicyFiles:
+    """Spec, network settings and weights of a trained policy.
+
+    Args:
+        path: a run folder or a checkpoint folder.
+        behavior: may be left out when there is one.
+        which: as in `find_checkpoint`.
+
+    Raises:
+        CheckpointError: nothing there, several behaviors and none named, or a corrupt file (never replaced by another checkpoint's).
+    """
+    fields, weights = load_policy_part(find_checkpoint(path, which), behavior)
+    return PolicyFiles(fields["spec"], fields["network"], weights, fields["policy_version"], fields["agent_steps"])
+
+
+def _numbered(folder: Path) -> list[Path]:
+    """Numbered folders, complete or not, oldest first."""
+    if not folder.is_dir():
+        return []
+    return sorted((p for p in folder.iterdir() if _NUMBER.fullmatch(p.name)), key=lambda p: int(p.name))
+
+
+def _write_files(folder: Path, files: dict[str, bytes]) -> None:
+    folder.mkdir()
+    for name, data in files.items():
+        (folder / name).parent.mkdir(exist_ok=True)
+        write_synced(folder / name, data)
+    _sync_tree(folder)
+
+
+def _sync_tree(folder: Path) -> None:
+    for path in folder.iterdir():
+        if path.is_dir():
+            sync_folder(path)
+    sync_folder(folder)
+
+
+def _link_or_copy(source: str, target: str) -> None:
+    """Checkpoint files never change, so two folders may share them; file systems without hard links get a copy."""
+    try:
+        os.link(source, target)
+    except OSError:
+        shutil.copyfile(source, target)
+        with open(target, "r+b") as file:
+            os.fsync(file.fileno())
+
+
+def _megabytes(size: int) -> str:
+    return f"{size / 1e6:,.1f} MB"

@@ -1,0 +1,261 @@
+"""Which Ray a run uses, whether the run fits it, and the run's actors on it."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import ray
+from ray._private.utils import read_ray_address
+
+from raytrain.actors import EnvManagerActor, Exchange, Report, TrainerActor
+from raytrain.backends import News
+from raytrain.errors import ClusterError, RunFault
+from raytrain.plan import Plan, Start
+from raytrain.settings import DistributedSettings
+
+_PROBE_S = 2.0
+# Ray gives workers niceness 15, so they would lose to anything else on the machine; and OpenBLAS would start a thread per core in each.
+_PRIVATE_ENVIRONMENT = {
+    "RAY_worker_niceness": "0",
+    "RAY_USAGE_STATS_ENABLED": "0",
+    "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
+    "OPENBLAS_NUM_THREADS": "1",
+    "MKL_NUM_THREADS": "1",
+    "TF_CPP_MIN_LOG_LEVEL": "2",
+}
+
+
+@dataclass(frozen=True)
+class Connection:
+    """The Ray that is used.
+
+    Attributes:
+        description: for people.
+        owned: started by this run, and ended with it.
+    """
+
+    description: str
+    owned: bool
+
+
+def connect(address: str | None) -> Connection:
+    """Use, in this order: a Ray that this process has already, `address`, ``RAY_ADDRESS``, a live cluster that ``ray start`` made on
+    this machine and that runs the same Ray version, a private one of this run.
+
+    Raises:
+        ClusterError: the given address does not answer, or runs another Ray version.
+    """
+    if ray.is_initialized():
+        return Connection("the Ray this process is connected to (left running)", owned=False)
+    given = address or os.environ.get("RAY_ADDRESS")
+    if given:
+        where = "--address" if address else "RAY_ADDRESS"
+        _join(given, where)
+        return Connection(f"cluster {ray.get_runtime_context().gcs_address} ({where})", owned=True)
+    found = read_ray_address()
+    note = ""
+    if found:
+        problem = _probe(found)
+        if not problem:
+            _join(found, "the cluster that 'ray start' made on this machine")
+            return Connection(f"cluster {found} on this machine", owned=True)
+        note = f"; cluster {found} in /tmp/ray/ray_current_cluster is ignored: {problem}"
+    with _environment(_PRIVATE_ENVIRONMENT):
+        ray.init(address="local", include_dashboard=False, log_to_driver=False, configure_logging=False, logging_level="ERROR")
+    return Connection(f"a private one on this machine, {_amount(ray.cluster_resources().get('CPU', 0))} CPUs{note}", owned=True)
+
+
+def disconnect(connection: Connection) -> None:
+    """Leave the Ray that `connect` brought; a private one ends."""
+    if connection.owned and ray.is_initialized():
+        ray.shutdown()
+
+
+def check_resources(plan: Plan, settings: DistributedSettings) -> None:
+    """Refuse a run that the cluster can never hold.
+
+    Raises:
+        ClusterError: names what is needed and what there is.
+    """
+    managers = len(plan.managers)
+    cpus = managers * settings.env_manager_cpus + settings.trainer_cpus
+    total = ray.cluster_resources()
+    have_cpus, have_gpus = total.get("CPU", 0.0), total.get("GPU", 0.0)
+    if cpus > have_cpus:
+        raise ClusterError(
+            f"This run needs {_amount(cpus)} CPUs ({managers} env manager{'s' * (managers > 1)} × {_amount(settings.env_manager_cpus)} + "
+            f"trainer {_amount(settings.trainer_cpus)}), and the Ray cluster has {_amount(have_cpus)}. Lower "
+            "distributed.num_env_managers or distributed.env_manager_cpus (0.5 is fine for simulators that mostly wait), or use a larger cluster."
+        )
+    if settings.trainer_gpus > have_gpus:
+        raise ClusterError(
+            f"This run needs {_amount(settings.trainer_gpus)} GPUs for the trainer, and the Ray cluster has {_amount(have_gpus)}. "
+            "Set distributed.trainer_gpus to 0 to train on CPUs."
+        )
+    nodes = [n["Resources"] for n in ray.nodes() if n["Alive"]]
+    for what, one in (("an env manager", settings.env_manager_cpus), ("the trainer", settings.trainer_cpus)):
+        largest = max((n.get("CPU", 0.0) for n in nodes), default=0.0)
+        if one > largest:
+            raise ClusterError(f"{what.capitalize()} needs {_amount(one)} CPUs on one node, and the largest node has {_amount(largest)}.")
+
+
+class RayBackend:
+    """Env managers and trainer as Ray actors, one exchange between them."""
+
+    def __init__(self, plan: Plan, start: Start, settings: DistributedSettings, manager_states: list[dict] | None = None) -> None:
+        self._plan, self._start, self._settings, self._states = plan, start, settings, manager_states
+        self._actors: dict[str, Any] = {}
+        self._pending: dict[str, ray.ObjectRef] = {}
+        self._seen: dict[str, Any] = {}
+        self._exchange: Any = None
+        self._stopped = False
+
+    def start(self) -> None:
+        plan, settings = self._plan, self._settings
+        # Each env manager keeps two calls open, the trainer two; room for as many again.
+        self._exchange = ray.remote(Exchange).options(num_cpus=0, max_concurrency=16 + 4 * len(plan.managers)).remote()
+        self._exchange.publish.remote(plan.first_message(self._start))
+        make = ray.remote(EnvManagerActor).options(num_cpus=settings.env_manager_cpus, max_concurrency=4)
+        for index, name in enumerate(plan.managers):
+            state = self._states[index] if self._states else None
+            self._actors[name] = make.remote(plan, index, self._exchange, state)
+        trainer = ray.remote(TrainerActor).options(
+            num_cpus=settings.trainer_cpus, num_gpus=settings.trainer_gpus, max_concurrency=4
+        )
+        self._actors["trainer"] = trainer.remote(plan, self._start, self._exchange)
+        for actor in self._actors.values():
+            actor.start.remote()
+
+    def poll(self, timeout_s: float) -> News:
+        deadline = time.monotonic() + timeout_s
+        for name, actor in self._actors.items():
+            self._pending.setdefault(name, actor.poll.remote()) if name not in self._pending else None
+        ray.wait(list(self._pending.values()), num_returns=len(self._pending), timeout=timeout_s)
+        time.sleep(max(0.0, deadline - time.monotonic()))
+        return self._gather()
+
+    def _gather(self) -> News:
+        done, _ = ray.wait(list(self._pending.values()), num_returns=len(self._pending), timeout=0)
+        news = News()
+        for name in [n for n, reference in self._pending.items() if reference in done]:
+            report = _answer(name, self._pending.pop(name))
+            self._take_in(name, report, news)
+        news.trainer = self._seen.get("trainer")
+        news.managers = [self._seen[m] for m in self._plan.managers if m in self._seen]
+        news.starting = [n for n in self._actors if n not in self._seen]
+        return news
+
+    def _take_in(self, name: str, report: Report, news: News) -> None:
+        news.events += report.events
+        if report.status is not None:
+            self._seen[name] = report.status
+        if report.fault is not None and not self._stopped:
+            raise report.fault
+
+    def save(self) -> None:
+        self._actors["trainer"].save.remote()
+
+    def manager_states(self) -> list[dict]:
+        states = ray.get([self._actors[m].state.remote() for m in self._plan.managers], timeout=10.0)
+        return [s for s in states if s is not None]
+
+    def timers(self) -> dict[str, dict]:
+        names = list(self._actors)
+        trees = ray.get([self._actors[n].timers.remote() for n in names], timeout=10.0)
+        return {n: t for n, t in zip(names, trees) if t}
+
+    def processes(self) -> dict[str, dict[str, Any]]:
+        """Process id, memory and loaded libraries of each actor; queue operations under ``"exchange"``."""
+        names = list(self._actors)
+        found = dict(zip(names, ray.get([self._actors[n].process.remote() for n in names], timeout=10.0)))
+        return {**found, "exchange": {"operations": ray.get(self._exchange.operations.remote(), timeout=10.0)}}
+
+    def stop(self, timeout_s: float) -> News:
+        self._stopped = True
+        deadline = time.monotonic() + timeout_s
+        news = News()
+        stages = [list(self._plan.managers), ["trainer"]]
+        try:
+            for stage in stages:
+                left = max(0.5, deadline - time.monotonic())
+                stops = {n: self._actors[n].stop.remote(left) for n in stage if n in self._actors}
+                done, _ = ray.wait(list(stops.values()), num_returns=len(stops), timeout=left)
+                for name, reference in stops.items():
+                    if reference in done:
+                        try:
+                            self._take_in(name, ray.get(reference), news)
+                        except ray.exceptions.RayError:  # it died on its own; that fault has been raised by `poll`
+                            continue
+        finally:
+            for actor in [*self._actors.values(), self._exchange]:
+                if actor is not None:
+                    ray.kill(actor)
+        news.trainer = self._seen.get("trainer")
+        news.managers = [self._seen[m] for m in self._plan.managers if m in self._seen]
+        return news
+
+
+def _answer(name: str, reference: ray.ObjectRef) -> Report:
+    try:
+        return ray.get(reference)
+    except ray.exceptions.RayActorError as error:
+        raise RunFault(f"{name} died: its process ended without an error of its own ({_first_line(error)})", "", str(error)) from error
+
+
+def _first_line(error: Exception) -> str:
+    return next((line.strip() for line in str(error).splitlines()[1:] if line.strip()), str(error))
+
+
+def _join(address: str, where: str) -> None:
+    if address.startswith("ray://"):
+        raise ClusterError(
+            f"{where} names the Ray client address {address}, which would carry every trajectory through one proxy. Run on the cluster "
+            "instead: 'ray submit' or 'ray job submit', or --address auto on one of its machines."
+        )
+    if address not in ("auto", "local"):
+        problem = _probe(address)
+        if problem:
+            raise ClusterError(f"The Ray cluster {address} ({where}) cannot be used: {problem}.")
+    try:
+        ray.init(address=address, log_to_driver=False, configure_logging=False, logging_level="ERROR")
+    except (ConnectionError, RuntimeError) as error:
+        raise ClusterError(f"The Ray cluster {address} ({where}) cannot be joined: {error}") from error
+
+
+def _probe(address: str) -> str:
+    """Why the cluster at `address` cannot be used; empty when it can."""
+    host, _, port = address.rpartition(":")
+    try:
+        with socket.create_connection((host, int(port)), timeout=_PROBE_S):
+            pass
+    except (OSError, ValueError) as error:
+        return f"it does not answer within {_PROBE_S:.0f} s ({error})"
+    try:
+        raw = ray._raylet.GcsClient(address=address).internal_kv_get(b"CLUSTER_METADATA", b"cluster", timeout=_PROBE_S)
+    except Exception as error:  # anything that answers there and is no Ray
+        return f"it does not answer like Ray ({type(error).__name__})"
+    version = json.loads(raw).get("ray_version") if raw else None
+    return "" if version == ray.__version__ else f"it runs Ray {version}, this is Ray {ray.__version__}"
+
+
+@contextmanager
+def _environment(values: dict[str, str]) -> Iterator[None]:
+    """Environment variables that processes started within inherit; the user's own settings win."""
+    added = {k: v for k, v in values.items() if k not in os.environ}
+    os.environ.update(added)
+    try:
+        yield
+    finally:
+        for key in added:
+            del os.environ[key]
+
+
+def _amount(number: float) -> str:
+    return f"{number:g}"

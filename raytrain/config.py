@@ -1,0 +1,231 @@
+"""One configuration from a file, a dict and the command line; every problem in it at once.
+
+The settings models decide what is valid. This module reads, merges, and says where and how to mend what they refuse.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from raytrain.config_problems import contains, describe, did_you_mean, location, origin, translate
+from raytrain.config_text import json_schema, summary_rows, to_yaml
+from raytrain.errors import ConfigError, Problem
+from raytrain.settings import CheckpointSettings, DistributedSettings, EnvSettings, RunConfig, StopSettings
+from raytrain.suggest import annotation_at, nearest
+from raytrain.yaml_source import Document, KeyPath, parse_value, parse_yaml, unshared
+from trainers.settings import BehaviorSettings
+
+__all__ = [
+    "BehaviorSettings",
+    "CheckpointSettings",
+    "ConfigError",
+    "DistributedSettings",
+    "EnvSettings",
+    "Problem",
+    "RunConfig",
+    "StopSettings",
+    "check_behaviors",
+    "json_schema",
+    "load_config",
+    "summary_rows",
+    "to_yaml",
+]
+
+
+def load_config(source: str | Path | Mapping[str, Any], overrides: Mapping[str, Any] | None = None) -> RunConfig:
+    """Read, merge and check a configuration.
+
+    Args:
+        source: a YAML file, or the same structure as a dict.
+        overrides: dotted path → value, only what was explicitly asked for; they win over the file, and a mapping replaces a whole
+            section. Text is read as YAML unless the key wants text.
+
+    Raises:
+        ConfigError: with every problem found, in the order of the file.
+    """
+    document, problems = _read(source)
+    problems += _apply_overrides(document, overrides or {})
+    config, refused = _validate(document)
+    problems += refused
+    if config is None or problems:
+        raise ConfigError(sorted(problems, key=lambda problem: problem.line or 0), document.name)
+    config._source_dir = Path.cwd() if isinstance(source, Mapping) else Path(source).resolve().parent
+    config._document = document
+    return config
+
+
+def check_behaviors(config: RunConfig, names_in_env: Iterable[str]) -> dict[str, BehaviorSettings]:
+    """The settings of each behavior that the environment has.
+
+    A behavior that the file does not name takes ``default_settings``, if the file has them.
+
+    Raises:
+        ConfigError: the file names a behavior that the environment does not have, or the other way round.
+    """
+    names = list(names_in_env)
+    in_env, in_file = ", ".join(names), ", ".join(config.behaviors) or "none"
+    problems = []
+    for name in config.behaviors:
+        if name not in names:
+            near = nearest(name, names)
+            message = f"expected a behavior of {config.env}, received {name}; behaviors in the environment: {in_env}; in the file: {in_file}"
+            problems.append(config.document.problem(("behaviors", name), name, message + did_you_mean(near), near))
+    missing = [name for name in names if name not in config.behaviors]
+    if missing and config.default_settings is None and not problems:
+        message = (
+            f"expected settings for every behavior of {config.env}, received none for {', '.join(missing)}; behaviors in the "
+            f"environment: {in_env}; in the file: {in_file}; add the missing ones or default_settings"
+        )
+        problems.append(config.document.problem(("behaviors",), list(config.behaviors), message))
+    if problems:
+        raise ConfigError(problems, config.document.name)
+    return {name: config.behaviors.get(name) or config.default_settings for name in names}
+
+
+def _read(source: str | Path | Mapping[str, Any]) -> tuple[Document, list[Problem]]:
+    """The document of a file or dict, and what is wrong with its text."""
+    if isinstance(source, Mapping):
+        return Document("the configuration", unshared(source)), []
+    path = Path(source)
+    try:
+        text = path.read_text(encoding="utf-8-sig")
+    except FileNotFoundError as error:
+        near = nearest(path.name, [file.name for file in path.parent.glob("*.y*ml")])
+        suggestion = str(path.parent / near) if near else ""
+        message = f"expected a configuration file, received {path}, which does not exist in {path.parent.resolve()}"
+        raise ConfigError([Problem("", None, str(path), message, suggestion)], str(path)) from error
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError([Problem("", None, str(path), f"expected a readable UTF-8 file: {error}")], str(path)) from error
+    document, problems = parse_yaml(text, str(path))
+    if not isinstance(document.data, dict):
+        what = "an empty file" if document.data is None else describe(document.data)
+        message = f"expected keys such as env and behaviors, received {what}"
+        raise ConfigError([Problem("", None, document.data, message, source=path.name)], str(path))
+    return document, problems
+
+
+def _apply_overrides(document: Document, overrides: Mapping[str, Any]) -> list[Problem]:
+    """Write the command line's values into `document`; returns what cannot be written."""
+    problems = []
+    for dotted, value in overrides.items():
+        path = _split(dotted, document.data)
+        problem = _unknown_behavior(path, value, document)
+        if isinstance(value, str) and problem is None:
+            try:
+                value = _by_declared_type(path, value)
+            except ConfigError as error:
+                problem = Problem(dotted, None, value, error.problems[0].message, source="command line")
+        if problem is not None:
+            problems.append(problem)
+            continue
+        section = document.data
+        for key in path[:-1]:
+            if not isinstance(section.get(key), dict):
+                section[key] = {}
+            section = section[key]
+        section[path[-1]] = value
+        document.overridden.add(path)
+    _let_command_line_settle_resume(document)
+    return problems
+
+
+def _split(dotted: str, data: dict[str, Any]) -> KeyPath:
+    """Keys of a dotted path; the name of a behavior may itself contain dots, the longest one in the file wins."""
+    behaviors = data.get("behaviors")
+    if dotted.startswith("behaviors.") and isinstance(behaviors, dict):
+        rest = dotted.removeprefix("behaviors.")
+        names = [str(name) for name in behaviors if f"{rest}.".startswith(f"{name}.")]
+        if names:
+            name = max(names, key=len)
+            below = rest[len(name) + 1 :]
+            return ("behaviors", name, *(below.split(".") if below else ()))
+    return tuple(dotted.split("."))
+
+
+def _unknown_behavior(path: KeyPath, value: Any, document: Document) -> Problem | None:
+    """An override for a behavior that the file does not have; without this check it would make one up."""
+    behaviors = document.data.get("behaviors")
+    if path[0] != "behaviors" or len(path) < 2 or not isinstance(behaviors, dict) or not behaviors:
+        return None
+    if path[1] in behaviors or "default_settings" in document.data:
+        return None
+    names = [str(name) for name in behaviors]
+    near = nearest(path[1], names)
+    message = f"expected a behavior of the file ({', '.join(names)}), received {path[1]}{did_you_mean(near)}"
+    return Problem(".".join(path), None, value, message, near, "command line")
+
+
+def _by_declared_type(path: KeyPath, text: str) -> Any:
+    """Text from the command line as the key wants it: as it stands where text is wanted, otherwise read as YAML."""
+    if annotation_at(path) is str:
+        return None if text in ("null", "~") else text
+    return parse_value(text)
+
+
+def _let_command_line_settle_resume(document: Document) -> None:
+    """``--force`` beats ``resume: true`` in the file, and the other way round; only both at once are a contradiction."""
+    section = document.data.get("checkpoint_settings")
+    for asked, other in (("resume", "force"), ("force", "resume")):
+        said = [path[-1] for path in document.overridden if path[0] == "checkpoint_settings"]
+        if asked in said and other not in said and section[asked] is True and section.get(other) is True:
+            section[other] = False
+
+
+def _validate(document: Document) -> tuple[RunConfig | None, list[Problem]]:
+    """The validated run, or all problems.
+
+    Rules between fields are only checked where the fields themselves are valid. So that they are reported in the same go, what was
+    refused is taken out and the rest checked again.
+    """
+    data = _merge_default_settings(document.data)
+    problems: dict[tuple[str, str], Problem] = {}
+    refused: set[KeyPath] = set()
+    while True:
+        try:
+            config = RunConfig.model_validate(data)
+            return (None if refused else config), list(problems.values())
+        except ValidationError as error:
+            errors = error.errors(include_url=False)
+        removed = False
+        for found in errors:
+            path = location(found)
+            clash = found.get("ctx", {})
+            fields = {(*path, clash.get("field", "")), (*path, clash.get("other", ""))}
+            if not (found["type"] == "contradiction" and fields & refused):
+                problem = translate(found, origin(path, found, document.data), document)
+                problems.setdefault((problem.path, problem.message), problem)
+            for taken in fields if found["type"] == "contradiction" else {path}:
+                refused.add(taken)
+                removed |= _remove(data, taken)
+        if not removed:
+            return None, list(problems.values())
+
+
+def _merge_default_settings(data: dict[str, Any]) -> dict[str, Any]:
+    """A copy of `data` in which each behavior has ``default_settings`` below its own keys."""
+    data = unshared(data)
+    defaults, behaviors = data.get("default_settings"), data.get("behaviors")
+    if isinstance(defaults, dict) and isinstance(behaviors, dict):
+        data["behaviors"] = {name: _merged(unshared(defaults), own) for name, own in behaviors.items()}
+    return data
+
+
+def _merged(defaults: Any, own: Any) -> Any:
+    """`own` over `defaults`, section by section."""
+    if not (isinstance(defaults, dict) and isinstance(own, dict)):
+        return own
+    return defaults | {key: _merged(defaults.get(key), value) for key, value in own.items()}
+
+
+def _remove(data: Any, path: KeyPath) -> bool:
+    """Take the value at `path` out of `data`; returns whether it was there."""
+    if not path or not contains(data, path):
+        return False
+    for key in path[:-1]:
+        data = data[key]
+    del data[path[-1]]
+    return True

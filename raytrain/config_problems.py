@@ -1,0 +1,126 @@
+"""What pydantic refuses, said in the words of the file: where, what was expected, what was received, and what to write instead."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from raytrain.errors import ConfigError, Problem
+from raytrain.suggest import NOT_AVAILABLE, explain_unknown_key, nearest
+from raytrain.yaml_source import Document, KeyPath, parse_value
+
+_EXPECTED = {
+    "int_type": "an integer",
+    "float_type": "a number",
+    "finite_number": "a finite number",
+    "bool_type": "true or false",
+    "string_type": "text",
+    "string_too_short": "text that is not empty",
+    "string_too_long": "at most {max_length} characters",
+    "string_pattern_mismatch": "letters, digits, _, - and . only, the first a letter, digit or _",
+    "dict_type": "a section of keys",
+    "model_type": "a section of keys",
+    "greater_than": "a number > {gt:g}",
+    "greater_than_equal": "a number ≥ {ge:g}",
+    "less_than": "a number < {lt:g}",
+    "less_than_equal": "a number ≤ {le:g}",
+    "literal_error": "{expected}",
+}
+"""pydantic's error types → what was expected, in our words."""
+
+_MISSING = {"env": "; write env: with a Gymnasium id (CartPole-v1) or module:factory"}
+
+
+def location(found: Mapping[str, Any]) -> KeyPath:
+    """pydantic's location as keys of the file."""
+    keys = [key for key in found["loc"] if key != "[key]"]
+    if found["type"] == "invalid_key":
+        keys[-1] = found["input"]
+    return tuple(keys)
+
+
+def origin(path: KeyPath, found: Mapping[str, Any], data: dict[str, Any]) -> KeyPath:
+    """Where the refused value was written: in the behavior itself or in ``default_settings``; of a clash, the key that was written."""
+    written = [path]
+    if found["type"] == "contradiction":
+        written = [(*path, found["ctx"][which]) for which in ("field", "other")]
+    inherited = [("default_settings", *keys[2:]) for keys in written if keys[:1] == ("behaviors",) and len(keys) > 2]
+    return next((keys for keys in [*written, *inherited] if contains(data, keys)), written[0])
+
+
+def contains(data: Any, path: KeyPath) -> bool:
+    """Whether nested `data` has a value at `path`."""
+    for key in path:
+        if not isinstance(data, dict) or key not in data:
+            return False
+        data = data[key]
+    return True
+
+
+def translate(found: Mapping[str, Any], path: KeyPath, document: Document) -> Problem:
+    """One of pydantic's errors as a problem with place, expectation and suggestion."""
+    kind, value = found["type"], found["input"]
+    keys = tuple(str(key) for key in path)
+    if kind == "extra_forbidden":
+        behaviors = document.data.get("behaviors")
+        names = [str(name) for name in behaviors] if isinstance(behaviors, dict) else []
+        advice, suggestion = explain_unknown_key(keys, value, names)
+        received = "" if isinstance(value, dict | list) else f" (received {describe(value)})"
+        return document.problem(keys, value, f"unknown key{received}; {advice}", suggestion)
+    if kind == "missing":
+        return document.problem(keys, None, "required key is missing" + _MISSING.get(".".join(keys), ""))
+    if kind == "invalid_key" or found["loc"][-1:] == ("[key]",):
+        message = f"expected text as a key, received {describe(value)}; put the key in quotes"
+        return document.problem(keys, value, message)
+    if kind == "contradiction":
+        return document.problem(keys, value.get(path[-1]), found["msg"])
+    if kind not in _EXPECTED:
+        return document.problem(keys, value, found["msg"])
+    if value is None and kind in ("model_type", "dict_type"):
+        braces = f", or write {keys[-1]}: {{}} to take every default" if keys[:-1] == ("behaviors",) else ""
+        return document.problem(keys, None, f"expected keys, received an empty section; fill it or remove it{braces}")
+    expected = _EXPECTED[kind].format(**found.get("ctx", {}))
+    message = f"expected {expected}, received {describe(value)}{_advice(kind, value)}"
+    choices = found.get("ctx", {}).get("expected", "") if kind == "literal_error" else ""
+    near = nearest(str(value), [choice.strip("' ") for choice in choices.replace(" or ", ",").split(",")])
+    return document.problem(keys, value, message + did_you_mean(near), near)
+
+
+def _advice(kind: str, value: Any) -> str:
+    """What to do about a value of the wrong type, where the slip is a common one."""
+    if kind in ("int_type", "float_type", "bool_type") and isinstance(value, str):
+        try:
+            plain = parse_value(value)
+        except ConfigError:
+            return ""
+        return "; remove the quotes" if not isinstance(plain, str) and plain is not None else ""
+    if kind == "string_type" and value is not None and not isinstance(value, dict | list):
+        return "; put it in quotes"
+    if kind == "literal_error" and isinstance(value, str) and value in NOT_AVAILABLE:
+        return f"; {NOT_AVAILABLE[value]}"
+    return ""
+
+
+def did_you_mean(suggestion: str) -> str:
+    """The end of a message, empty without a suggestion."""
+    return f"; did you mean {suggestion}?" if suggestion else ""
+
+
+def describe(value: Any) -> str:
+    """A value in a message, by its YAML kind."""
+    if value is None:
+        return "nothing"
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, str):
+        return f"text {_shortened(value)}"
+    if isinstance(value, dict):
+        return f"a section with {', '.join(map(str, list(value)[:4]))}" if value else "an empty section {}"
+    if isinstance(value, list):
+        return f"a list {_shortened(value)}"
+    return _shortened(value)
+
+
+def _shortened(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 80 else f"{text[:77]}..."

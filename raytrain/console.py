@@ -1,0 +1,323 @@
+"""What the user sees: start-up tables, one line per summary, a progress bar, waits and errors.
+
+On a terminal there is some colour and a bar at the bottom. Otherwise (a file, a pipe, a notebook, ``NO_COLOR``,
+``TERM=dumb``) there are plain lines without escape codes and no bar.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TextIO
+
+from rich.columns import Columns
+from rich.console import Console as RichConsole
+from rich.console import Group, RenderableType
+from rich.padding import Padding
+from rich.progress import BarColumn, Progress, ProgressColumn, Task, TaskID, TextColumn
+from rich.table import Table
+from rich.text import Text
+
+from raytrain.messages import QUEUE_CAPACITY
+from raytrain.stats import (
+    CUMULATIVE_REWARD,
+    EPISODE_LENGTH,
+    POLICY_LAG_MEAN,
+    QUEUE_FILL,
+    STEPS_PER_SECOND,
+    UPDATES_PER_SECOND,
+    Summary,
+)
+
+Rows = Sequence[tuple[str, Any]]
+
+_SUMMARY_EVERY_S = 0.5
+_BAR_EVERY_S = 0.25
+_PLAIN_WIDTH = 1000
+
+
+class SilenceGuard:
+    """Says when something should be printed because nothing was for too long.
+
+    Args:
+        clock: seconds, monotonic.
+        early_s: how long after construction silence is broken often.
+        early_every_s, later_every_s: the longest silence before and after that.
+    """
+
+    def __init__(
+        self, clock: Callable[[], float] = time.monotonic, early_s: float = 120.0, early_every_s: float = 10.0, later_every_s: float = 60.0,
+    ) -> None:
+        self._clock = clock
+        self._started = self._last = clock()
+        self._early_s, self._early_every_s, self._later_every_s = early_s, early_every_s, later_every_s
+
+    def spoke(self) -> None:
+        """Something was printed now."""
+        self._last = self._clock()
+
+    def due(self) -> bool:
+        """Whether it has been silent for too long. Stays true until something is printed."""
+        now = self._clock()
+        limit = self._early_every_s if now - self._started < self._early_s else self._later_every_s
+        return now - self._last >= limit
+
+
+class Console:
+    """Prints for one run. For one thread.
+
+    Args:
+        file: where to print; None is whatever ``sys.stdout`` is at the time.
+        error_file: where `error` prints; None is ``sys.stderr``.
+        clock: seconds, monotonic.
+        environ: where ``NO_COLOR`` and ``TERM`` are looked up.
+
+    Attributes:
+        silence: when `waiting` speaks; whatever is printed or drawn here counts as output, and so should what others print.
+        is_plain: no colour, no bar.
+    """
+
+    def __init__(
+        self, file: TextIO | None = None, error_file: TextIO | None = None, clock: Callable[[], float] = time.monotonic,
+        environ: Mapping[str, str] = os.environ,
+    ) -> None:
+        self.is_plain = not (file or sys.stdout).isatty() or bool(environ.get("NO_COLOR")) or environ.get("TERM") in ("dumb", "unknown")
+        if self.is_plain:
+            self._out = RichConsole(file=file, force_terminal=False, force_jupyter=False, color_system=None, width=_PLAIN_WIDTH)
+        else:
+            self._out = RichConsole(file=file, force_terminal=True, force_jupyter=False)
+        self._error_file = error_file
+        self._clock = clock
+        self.silence = SilenceGuard(clock)
+        self._lines = SummaryLines(plus_minus="±" if self._out.encoding.lower().startswith("utf") else "+/-")
+        self._pending: dict[str, Summary] = {}
+        self._printed_at = self._drawn_at = -float("inf")
+        self._bar: Progress | None = None
+        self._tasks: dict[str, TaskID] = {}
+        self._waiting_for, self._waiting_since = "", clock()
+
+    def header(self, title: str, rows: Rows) -> None:
+        """The first lines of a run: what and where (Ray, run folder, seed, versions)."""
+        self._say(Text(title, style="bold"))
+        self._say(_grid(rows))
+
+    def config_table(self, sections: Sequence[tuple[str, Rows]]) -> None:
+        """The resolved configuration: sections of (key, value), side by side where the terminal is wide enough."""
+        blocks = [Group(Text(title, style="bold"), _grid(rows), "") for title, rows in sections if rows]
+        self._say("")
+        self._say(Group(*blocks) if self.is_plain else Columns(blocks, padding=(0, 3)))
+
+    def startup_table(self, behavior: str, rows: Rows) -> None:
+        """What one behavior observes and does and how it is run: a line per item (space, distribution, mapping, dtype, …)."""
+        self._lines.know(behavior)
+        self._say(Text.assemble(("behavior ", "dim"), (behavior, "bold cyan")))
+        self._say(_grid(rows))
+        self._say("")
+
+    def message(self, text: str) -> None:
+        """One line of news."""
+        self._say(Text(text))
+
+    def warning(self, text: str) -> None:
+        """Something that is not as the user may expect, and what to do."""
+        self._say(Text.assemble(("warning: ", "bold yellow"), text))
+
+    def waiting(self, what: str, since_s: float | None = None) -> None:
+        """Say what is waited for and for how long, when it was silent for too long. Call it on every turn.
+
+        Args:
+            what: goes on "waiting for …".
+            since_s: seconds; None counts from the first call that named this `what`, with no other named since.
+        """
+        if what != self._waiting_for:
+            self._waiting_for, self._waiting_since = what, self._clock()
+        if self.silence.due():
+            waited_s = self._clock() - self._waiting_since if since_s is None else since_s
+            self._say(Text(f"waiting for {what}, {waited_s:.0f} s", style="dim"))
+
+    def summary(self, summary: Summary) -> None:
+        """One line; of summaries that follow within half a second of the last printed one, only the newest of each behavior."""
+        self._pending[summary.behavior] = summary
+        self._print_summaries()
+
+    def progress(self, agent_steps: int, max_steps: int, mean_return: float | None = None, behavior: str = "") -> None:
+        """Draw the bar of one behavior anew, at most four times a second; on a plain console nothing is drawn. Call it on every turn."""
+        self._lines.know(behavior, max_steps)
+        self._print_summaries()
+        if self.is_plain:
+            return
+        if self._bar is None:
+            self._bar = Progress(
+                TextColumn("{task.description}", style="bold cyan"), BarColumn(), _ProgressText(),
+                console=self._out, transient=True, auto_refresh=False, get_time=self._clock,
+            )
+            self._bar.start()
+        if behavior not in self._tasks:
+            # The steps of a resumed run are no progress of this one: they must not count towards the rate.
+            self._tasks[behavior] = self._bar.add_task(behavior, total=max_steps, completed=agent_steps, mean_return=mean_return)
+        if self._clock() - self._drawn_at >= _BAR_EVERY_S:
+            self._bar.update(self._tasks[behavior], completed=agent_steps, total=max_steps, mean_return=mean_return)
+            self._bar.refresh()
+            self._drawn_at = self._clock()
+            self.silence.spoke()
+
+    def error(self, text: str, user_traceback: str = "", log_file: str | os.PathLike[str] | None = None) -> None:
+        """A plain block on stderr, the user's traceback first, so that the last lines on the screen hold what went wrong and where.
+
+        Args:
+            text: expected, got, where, what to do. A traceback that is in it already is not repeated.
+            user_traceback: as Python prints it.
+            log_file: where the full chain of causes is.
+        """
+        self._stop_bar()
+        label = "" if text.lstrip().startswith("Traceback") else "error: "
+        parts = [user_traceback.rstrip() if user_traceback.strip() not in text else "", label + text.strip()]
+        if log_file is not None:
+            parts.append(f"Full log: {os.fspath(log_file)}")
+        print("\n" + "\n\n".join(part for part in parts if part), file=self._error_file or sys.stderr, flush=True)
+        self.silence.spoke()
+
+    def ended(self, reason: str, resume_command: str | None = None, rows: Rows = ()) -> None:
+        """The last lines: why the run ended, what it left (rows), and how to go on, ready to copy."""
+        self._print_summaries(now=True)
+        self._stop_bar()
+        self._say("")
+        self._say(Text.assemble(("ended: ", "bold"), reason))
+        if rows:
+            self._say(_grid(rows))
+        if resume_command:
+            self._say(Text("to go on:", style="dim"))
+            self._say(Text(f"  {resume_command}"), copyable=True)
+
+    def close(self) -> None:
+        """Print the summary held back, take the bar away. May be called twice; printing goes on to work."""
+        self._print_summaries(now=True)
+        self._stop_bar()
+
+    def _print_summaries(self, now: bool = False) -> None:
+        if not self._pending or (not now and self._clock() - self._printed_at < _SUMMARY_EVERY_S):
+            return
+        for summary in self._pending.values():
+            self._say(self._lines.line(summary, self._out.width))
+        self._pending.clear()
+        self._printed_at = self._clock()
+
+    def _say(self, what: RenderableType, copyable: bool = False) -> None:
+        """Print; `copyable` leaves wrapping to the terminal, so that a long command is copied in one piece."""
+        if self.is_plain:
+            with self._out.capture() as captured:
+                self._out.print(what, markup=False, highlight=False)
+            # Tables pad every line to their full width.
+            what = Text("\n".join(line.rstrip() for line in captured.get().splitlines()))
+        self._out.print(what, soft_wrap=copyable or self.is_plain, markup=False, highlight=False)
+        self.silence.spoke()
+
+    def _stop_bar(self) -> None:
+        if self._bar is not None:
+            self._bar.stop()
+            self._bar = None
+            self._tasks.clear()
+
+
+class SummaryLines:
+    """Summaries as lines whose columns stay in place from line to line."""
+
+    def __init__(self, plus_minus: str = "±") -> None:
+        self._plus_minus = plus_minus
+        self._name_width = 0
+        self._step_width = len("100,000")
+        self._had_episode: set[str] = set()
+
+    def know(self, behavior: str, max_steps: int = 0) -> None:
+        """Leave room for this behavior and its largest step."""
+        self._name_width = max(self._name_width, len(behavior))
+        self._step_width = max(self._step_width, len(f"{max_steps:,}"))
+
+    def line(self, summary: Summary, width: int) -> Text:
+        """`summary` in at most `width` characters where possible: what matters least (the highest rank) is left out."""
+        self.know(summary.behavior, summary.step)
+        parts = [
+            (0, Text(f"{summary.behavior:<{self._name_width}}", style="bold cyan")),
+            (0, _labelled("step", f"{summary.step:>{self._step_width},}")),
+            (3, Text(f"{format_seconds(summary.elapsed_s):>8}")),
+            *self._episode_parts(summary),
+            *_system_parts(summary.values),
+        ]
+        left = width + 2
+        shown = []
+        for position, (rank, part) in sorted(enumerate(parts), key=lambda item: item[1][0]):
+            if rank == 0 or len(part) + 2 <= left:
+                shown.append(position)
+                left -= len(part) + 2
+        line = Text("  ").join(parts[position][1] for position in sorted(shown))
+        line.rstrip()
+        return line
+
+    def _episode_parts(self, summary: Summary) -> list[tuple[int, Text]]:
+        values, known = summary.values, summary.behavior in self._had_episode
+        if CUMULATIVE_REWARD not in values:
+            text = f"no {'new ' if known else ''}episode finished{'' if known else ' yet'}; longest running: {summary.longest_episode:,} steps"
+            return [(0, Text(f"{text:<54}", style="yellow"))]
+        self._had_episode.add(summary.behavior)
+        spread = "" if summary.reward_std is None else f" {self._plus_minus} {format_number(summary.reward_std):<6}"
+        return [
+            (0, Text.assemble(("return ", "dim"), (f"{format_number(values[CUMULATIVE_REWARD]):>8}", "bold green"), spread)),
+            (2, Text(f"({summary.episodes:,} episode{'s' if summary.episodes != 1 else ''})".ljust(16))),
+            (4, _labelled("length", f"{format_number(values[EPISODE_LENGTH], decimals=0):>5}")),
+        ]
+
+
+def _system_parts(values: Mapping[str, float]) -> list[tuple[int, Text]]:
+    parts = []
+    if STEPS_PER_SECOND in values:
+        parts.append((1, Text.assemble(f"{format_number(values[STEPS_PER_SECOND], decimals=0):>7}", (" steps/s", "dim"))))
+    if POLICY_LAG_MEAN in values:
+        parts.append((5, _labelled("lag", f"{values[POLICY_LAG_MEAN]:>3.1f}")))
+    if UPDATES_PER_SECOND in values:
+        parts.append((6, Text.assemble(f"{format_number(values[UPDATES_PER_SECOND], decimals=0):>5}", (" updates/s", "dim"))))
+    if QUEUE_FILL in values:
+        parts.append((6, _labelled("queue", f"{values[QUEUE_FILL]:>4.1f}/{QUEUE_CAPACITY}")))
+    return parts
+
+
+def _labelled(label: str, value: str) -> Text:
+    return Text.assemble((f"{label} ", "dim"), value)
+
+
+class _ProgressText(ProgressColumn):
+    """What stands beside the bar: steps, rate, time left, mean return."""
+
+    def render(self, task: Task) -> Text:
+        parts = [f"{task.completed:,.0f}/{task.total:,.0f} steps"]
+        if task.speed:
+            parts += [f"{task.speed:,.0f}/s", f"{format_seconds(task.remaining / task.speed)} left"]
+        if task.fields["mean_return"] is not None:
+            parts.append(f"return {format_number(task.fields['mean_return'])}")
+        return Text("  ".join(parts), no_wrap=True)
+
+
+def _grid(rows: Rows) -> RenderableType:
+    table = Table.grid(padding=(0, 2))
+    table.add_column(style="dim", no_wrap=True)
+    table.add_column(overflow="fold")
+    for key, value in rows:
+        table.add_row(Text(key), Text(str(value)))
+    return Padding(table, (0, 0, 0, 2))
+
+
+def format_number(value: float, decimals: int | None = None) -> str:
+    """Three to four figures that matter (0.123, 9.53, 145.2, 12,345), or a fixed number of decimals."""
+    if decimals is None:
+        size = abs(value)
+        decimals = 3 if size < 1 else 2 if size < 100 else 1 if size < 10_000 else 0
+    return f"{value:,.{decimals}f}"
+
+
+def format_seconds(seconds: float) -> str:
+    """12.3 s, 4m 03s, 1h 02m."""
+    if seconds < 60:
+        return f"{seconds:.1f} s"
+    minutes, hours = int(seconds // 60), int(seconds // 3600)
+    return f"{minutes}m {int(seconds % 60):02d}s" if hours == 0 else f"{hours}h {minutes % 60:02d}m"

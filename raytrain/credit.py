@@ -1,0 +1,95 @@
+"""Credit: how env managers are made to wait so that policy lag stays bounded.
+
+Lag = trainer version when an update uses a row − policy version that acted in it. Managers collect in *rounds*; a
+round of all managers together brings at least one buffer. The first policy message grants ``1 + max_policy_lag`` rounds,
+every later version one more, so managers collect for the next update while the trainer works on this one.
+
+An update at version V may start once every manager has delivered all rounds that were granted with versions ≤ V − max lag: rows
+that come later were acted with a version > V − max lag, and the update at V + 1 is the first that can use them. By induction
+no row is ever older than the limit, with any number of managers, and no row has to be dropped. With a limit of 0 this is
+strictly on-policy; it cannot come to a halt, since the rounds of one version always fill a buffer.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from raytrain.messages import Credit, Header
+
+_SMOOTHING = 0.3  # weight of the newest rate in the running rate of a manager
+
+
+@dataclass(slots=True)
+class _Manager:
+    agents: int  # agents that act at once; rounds are multiples of it
+    rounds: list[tuple[int, int]] = field(default_factory=list)  # (version, size) of every round granted
+    done: int = 0
+    rate: float = 0.0  # agent steps per second of collecting
+    rows: int = 0
+    busy_s: float = 0.0
+
+
+class CreditBook:
+    """Grants rounds of credit and says when an update may start. Deterministic: two books fed alike agree.
+
+    Args:
+        managers: manager name -> agents that act at once in it.
+        buffer_size: rows that one round of all managers must bring.
+        max_policy_lag: highest allowed lag (versions), at least 0.
+        equal_shares: every manager gets the same share; otherwise shares follow the measured collecting rates.
+    """
+
+    def __init__(self, managers: dict[str, int], buffer_size: int, max_policy_lag: int, equal_shares: bool) -> None:
+        if max_policy_lag < 0 or not managers:
+            raise ValueError(f"Expected max_policy_lag >= 0 and a manager, received {max_policy_lag} and {list(managers)}.")
+        self.max_policy_lag = max_policy_lag
+        self._buffer_size = buffer_size
+        self._equal = equal_shares
+        self._managers = {name: _Manager(max(1, agents)) for name, agents in managers.items()}
+        self._opened = False
+
+    def open(self, version: int) -> dict[str, Credit]:
+        """The first grant: ``1 + max_policy_lag`` rounds with `version`."""
+        for _ in range(1 + self.max_policy_lag):
+            self._grant(version)
+        self._opened = True
+        return self.credit()
+
+    def grant(self, version: int) -> dict[str, Credit]:
+        """One more round with the newly published `version`."""
+        if not self._opened:
+            raise RuntimeError("CreditBook.grant() before open().")
+        self._grant(version)
+        return self.credit()
+
+    def delivered(self, header: Header) -> None:
+        """Take note of an item."""
+        manager = self._managers[header.manager]
+        manager.done = header.rounds_done
+        rows, busy_s = header.agent_steps - manager.rows, header.busy_s - manager.busy_s
+        if busy_s > 0.0 and rows > 0:
+            rate = rows / busy_s
+            manager.rate = rate if manager.rate == 0.0 else (1 - _SMOOTHING) * manager.rate + _SMOOTHING * rate
+        manager.rows, manager.busy_s = header.agent_steps, header.busy_s
+
+    def may_update(self, version: int) -> bool:
+        """Whether an update at `version` keeps every later row within the lag limit."""
+        return not self.waiting_for(version)
+
+    def waiting_for(self, version: int) -> list[str]:
+        """Managers whose rows must arrive before an update at `version`."""
+        limit = version - self.max_policy_lag
+        return [n for n, m in self._managers.items() if m.done < len(m.rounds) and m.rounds[m.done][0] <= limit]
+
+    def credit(self) -> dict[str, Credit]:
+        """What each manager may still collect, by what has been delivered so far."""
+        return {n: Credit(m.done, tuple(size for _, size in m.rounds[m.done :])) for n, m in self._managers.items()}
+
+    def _grant(self, version: int) -> None:
+        managers = self._managers.values()
+        known = not self._equal and all(m.rate > 0.0 for m in managers)
+        total = sum(m.rate for m in managers) if known else 0.0
+        for m in managers:
+            share = m.rate / total if known else 1.0 / len(managers)
+            batches = -(-int(-(-self._buffer_size * share // 1)) // m.agents)  # rounded up to whole batches of agents
+            m.rounds.append((version, max(1, batches) * m.agents))

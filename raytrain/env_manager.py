@@ -1,0 +1,267 @@
+"""An env manager: steps environments, acts with a copy of the policy, ships trajectories, waits for credit.
+
+One loop over ``poll`` → record → ship → apply the newest policy → act. It never waits for anything but its environments, a full
+queue and credit (`raytrain.credit`).
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from envs.base import BatchedEnv
+from envs.specs import DecisionSteps, Steps
+from raytrain.collector import Collector
+from raytrain.messages import Credit, Header, ManagerStatus, PolicyMessage
+from raytrain.queues import PolicySource, TrajectorySink
+from raytrain.timers import Timers
+from trainers.policy import Policy
+
+MAX_ITEM_ROWS = 32_768
+"""An item is shipped at the latest when it holds this many agent steps."""
+MAX_ITEM_AGE_S = 0.25
+"""An item is shipped at the latest when its oldest finished trajectory has waited this long (not in lock-step)."""
+_NO_CREDIT = Credit(0, ())
+
+
+@dataclass(slots=True)
+class _Lane:
+    """One behavior within the manager."""
+
+    behavior: str
+    policy: Policy
+    collector: Collector
+    source: PolicySource
+    sink: TrajectorySink
+    closing: np.ndarray  # bool [slots]: agents whose running trajectory belongs to the round that is being closed
+    serial: int = -1
+    credit: Credit = _NO_CREDIT
+    round: int = 0  # the round that actions count for now
+    round_rows: int = 0  # actions given in it
+    rounds_done: int = 0  # rounds whose rows have all been shipped
+    is_closing: bool = False
+    held: list[DecisionSteps] = field(default_factory=list)
+    sequence: int = 0
+    shipped: int = 0
+    oldest_finished_s: float = 0.0
+
+    @property
+    def has_credit(self) -> bool:
+        return self.credit.first_round <= self.round < self.credit.end
+
+
+class EnvManager:
+    """Owns environments and a copy of each policy; produces trajectories.
+
+    Args:
+        name: unique in the run; trainers account by it.
+        env: the environments.
+        sources, sinks: behavior name -> its policy mailbox and its trajectory queue.
+        policies: behavior name -> policy; its weights come from the mailbox.
+        time_horizons: behavior name -> longest trajectory (agent steps).
+        seed: this manager's branch of the seed tree; the policy's samples come from it.
+        ship_early: ship finished trajectories by age, too; False in lock-step, where items must not depend on the clock.
+        incarnation: how often this manager was started before.
+        should_stop: asked while waiting for room in a full queue.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        env: BatchedEnv,
+        sources: dict[str, PolicySource],
+        sinks: dict[str, TrajectorySink],
+        policies: dict[str, Policy],
+        time_horizons: dict[str, int],
+        seed: np.random.SeedSequence,
+        ship_early: bool = True,
+        incarnation: int = 0,
+        should_stop: Callable[[], bool] = lambda: False,
+    ) -> None:
+        self.name = name
+        self.timers = Timers()
+        self._env = env
+        self._rng = np.random.Generator(np.random.PCG64(seed))
+        self._ship_early = ship_early
+        self._incarnation = incarnation
+        self._should_stop = should_stop
+        self._lanes = {}
+        for behavior, spec in env.behaviors.items():
+            slots = env.num_slots[behavior]
+            collector = Collector(spec, slots, time_horizons[behavior], capacity=64)
+            self._lanes[behavior] = _Lane(
+                behavior, policies[behavior], collector, sources[behavior], sinks[behavior], np.zeros(slots, bool)
+            )
+        self._env_steps = 0
+        self._phase = "starting environments"
+        self._waited_s = 0.0
+        self._started_s: float | None = None
+
+    # -- the loop ----------------------------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Begin the first episodes."""
+        self._env.reset()
+        self._started_s = time.perf_counter()
+
+    def advance(self, wait_s: float) -> bool:
+        """One turn of the loop. Returns False when every agent waits for credit and none came within `wait_s`."""
+        if self._waits_for_credit():
+            return self._wait_for_credit(wait_s)
+        self._phase = "stepping"
+        with self.timers.section("env_step"):
+            news = self._env.poll(0.25)
+        for behavior, steps in news.items():
+            self._take_in(self._lanes[behavior], steps)
+        for lane in self._lanes.values():
+            self._apply_newest(lane)
+            if lane.held and lane.has_credit:
+                self._act_on_held(lane)
+            elif self._is_due(lane):
+                self._ship(lane)
+        return True
+
+    def _take_in(self, lane: _Lane, steps: Steps) -> None:
+        self._env_steps += steps.env_steps
+        collector, decision = lane.collector, steps.decision
+        with self.timers.section("collect"):
+            had_finished = collector.finished_rows
+            collector.record_terminals(steps.terminal)
+            collector.record_decisions(decision)
+            if lane.is_closing:
+                self._close(lane, steps)
+            if not had_finished and collector.finished_rows:
+                lane.oldest_finished_s = time.perf_counter()
+        if not len(decision):
+            return
+        self._apply_newest(lane)
+        if lane.has_credit and not lane.held:
+            self._act(lane, decision)
+        else:  # the arrays are the env's until its next poll
+            lane.held.append(_copied(decision))
+
+    def _act(self, lane: _Lane, decision: DecisionSteps) -> None:
+        with self.timers.section("act"):
+            output = lane.policy.act(decision.obs, self._rng)
+        with self.timers.section("collect"):
+            lane.collector.record_actions(decision, output, lane.policy.version)
+        with self.timers.section("env_step"):
+            self._env.act(lane.behavior, decision.agent_id, output.actions)
+        lane.round_rows += len(decision)
+        if lane.round_rows >= lane.credit.size(lane.round):
+            lane.round += 1
+            lane.round_rows = 0
+            # Trajectories that run now end at their agents' next decision; those agents may go on in the next round at once.
+            lane.closing |= lane.collector.running
+            lane.is_closing = True
+
+    def _close(self, lane: _Lane, steps: Steps) -> None:
+        """Cut the trajectories of the closing round whose last result is here; ship the round when none is left."""
+        ids = steps.decision.agent_id
+        cut = lane.closing[ids]
+        if cut.any():
+            lane.collector.cut(ids[cut], {k: v[cut] for k, v in steps.decision.obs.items()})
+            lane.closing[ids] = False
+        lane.closing[steps.terminal.agent_id] = False
+        if not lane.closing.any():
+            lane.is_closing = False
+            lane.rounds_done = lane.round
+            self._ship(lane)
+
+    def _act_on_held(self, lane: _Lane) -> None:
+        while lane.held and lane.has_credit:
+            self._act(lane, lane.held.pop(0))
+
+    # -- policy and credit -------------------------------------------------------------------------------------------
+
+    def _apply_newest(self, lane: _Lane) -> None:
+        message = lane.source.newest()
+        if message is not None and message.serial > lane.serial:
+            self._apply(lane, message)
+
+    def _apply(self, lane: _Lane, message: PolicyMessage) -> None:
+        lane.serial = message.serial
+        lane.credit = message.credit.get(self.name, _NO_CREDIT)
+        if message.version > lane.policy.version:  # versions never go backwards
+            lane.policy.set_weights(message.weights, message.version)
+
+    def _waits_for_credit(self) -> bool:
+        return bool(self._env.in_flight == 0 and any(v.held for v in self._lanes.values())) and not any(
+            v.held and v.has_credit for v in self._lanes.values()
+        )
+
+    def _wait_for_credit(self, wait_s: float) -> bool:
+        lane = next(v for v in self._lanes.values() if v.held)
+        self._phase = f"waiting for policy version {lane.policy.version + 1}"
+        started = time.perf_counter()
+        with self.timers.section("wait_for_policy"):
+            message = lane.source.newest()
+            if message is None or message.serial <= lane.serial:
+                message = lane.source.wait_newer(lane.serial, wait_s)
+        self._waited_s += time.perf_counter() - started
+        if message is None:
+            return False
+        self._apply(lane, message)
+        self._act_on_held(lane)
+        return True
+
+    # -- shipping ----------------------------------------------------------------------------------------------------
+
+    def _is_due(self, lane: _Lane) -> bool:
+        rows = lane.collector.finished_rows
+        if rows >= MAX_ITEM_ROWS:
+            return True
+        return rows > 0 and self._ship_early and time.perf_counter() - lane.oldest_finished_s >= MAX_ITEM_AGE_S
+
+    def _ship(self, lane: _Lane) -> None:
+        with self.timers.section("ship"):
+            batch = lane.collector.take()
+            lane.shipped += batch.rows
+            header = Header(
+                behavior=lane.behavior, manager=self.name, incarnation=self._incarnation, sequence=lane.sequence,
+                rows=batch.rows, agent_steps=lane.shipped, env_steps=self._env_steps, rounds_done=lane.rounds_done,
+                oldest_version=int(batch.version.min(initial=lane.policy.version)) if batch.rows else -1,
+                newest_version=int(batch.version.max(initial=0)) if batch.rows else -1,
+                longest_episode=lane.collector.longest_episode,
+                busy_s=time.perf_counter() - (self._started_s or 0.0) - self._waited_s,
+            )
+            lane.sequence += 1
+            while not lane.sink.put(header, batch, 1.0):
+                self._phase = "waiting for room in the trajectory queue"
+                if self._should_stop():
+                    lane.shipped -= batch.rows  # counted as unshipped: dropped by the shutdown
+                    return
+
+    # -- seen from outside -------------------------------------------------------------------------------------------
+
+    def status(self) -> ManagerStatus:
+        """Where this manager is; may be called from another thread."""
+        produced = {b: v.collector.agent_steps for b, v in self._lanes.items()}
+        return ManagerStatus(
+            manager=self.name, phase=self._phase, stepping=self._env.stepping, produced=produced,
+            unshipped={b: produced[b] - v.shipped for b, v in self._lanes.items()}, env_steps=self._env_steps,
+            policy_version={b: v.policy.version for b, v in self._lanes.items()},
+        )
+
+    def state(self) -> dict:
+        """JSON-able: random-number state of the policy's samples and the seed streams of the envs."""
+        return {"rng": self._rng.bit_generator.state, "env": self._env.state()}
+
+    def load_state(self, state: dict) -> None:
+        """Continue the streams of `state`; call before `start`."""
+        self._rng.bit_generator.state = state["rng"]
+        self._env.load_state(state["env"])
+
+    def close(self) -> None:
+        """Close the environments."""
+        self._env.close()
+
+
+def _copied(decision: DecisionSteps) -> DecisionSteps:
+    return DecisionSteps(
+        agent_id=decision.agent_id.copy(), obs={k: v.copy() for k, v in decision.obs.items()},
+        reward=decision.reward, first=decision.first, action_mask=decision.action_mask,
+    )

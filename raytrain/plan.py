@@ -1,0 +1,145 @@
+"""What every part of a run is built from, and the building: the same plain classes for this process and for Ray."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from envs.specs import BehaviorSpec
+from raytrain.credit import CreditBook
+from raytrain.messages import PolicyMessage
+from raytrain.queues import PolicySink, PolicySource, TrajectorySink, TrajectorySource
+from trainers.networks import initial_weights
+from trainers.settings import BehaviorSettings
+from trainers.trainer import TrainerState, Weights
+
+if TYPE_CHECKING:
+    from raytrain.env_manager import EnvManager
+    from raytrain.trainer_loop import TrainerLoop
+
+_ROLES = {"weights": 0, "trainer": 1, "env_manager": 2, "envs": 3}
+
+
+def seed_branch(seed: int, role: str, *index: int) -> np.random.SeedSequence:
+    """The branch of the run's seed tree for one role and index; branches are independent of one another (never ``seed + i``)."""
+    return np.random.SeedSequence(seed, spawn_key=(_ROLES[role], *index))
+
+
+@dataclass(frozen=True)
+class Start:
+    """Where a behavior starts from: nothing, a checkpoint (``--resume``) or another run's weights (``--initialize-from``).
+
+    Attributes:
+        state: exact trainer state to continue from.
+        weights: network weights (and normaliser) to begin with at step 0.
+        policy: what policies act with first.
+        version: policy version of `policy`.
+        env_steps: counted so far.
+    """
+
+    policy: Weights
+    version: int = 0
+    state: TrainerState | None = None
+    weights: TrainerState | None = None
+    env_steps: int = 0
+
+
+@dataclass(frozen=True)
+class Plan:
+    """One run with one behavior: picklable, without Ray and without TensorFlow.
+
+    Attributes:
+        agents: agents that act at once in one env manager.
+        managers: names of the env managers.
+        import_dirs: folders from which the user's env module may be imported.
+        lock_step: rounds of equal credit, taken in a fixed order.
+    """
+
+    run_id: str
+    behavior: str
+    spec: BehaviorSpec
+    settings: BehaviorSettings
+    env: str
+    env_kwargs: dict[str, Any]
+    num_envs: int
+    stepping: str
+    step_timeout_s: float | None
+    import_dirs: tuple[str, ...]
+    seed: int
+    managers: tuple[str, ...]
+    agents: int
+    max_policy_lag: int
+    lock_step: bool
+    trainer_threads: int = 1
+
+    def credit_book(self) -> CreditBook:
+        """A new book; the controller's and the trainer's agree since both are made here."""
+        managers = {name: self.agents for name in self.managers}
+        buffer_size = self.settings.hyperparameters.buffer_size
+        return CreditBook(managers, buffer_size, self.max_policy_lag, equal_shares=self.lock_step)
+
+    def max_rows(self) -> int:
+        """Most rows an update can hold: every granted round, and each manager's last batch of agents on top."""
+        largest = self.credit_book().open(0)
+        granted = sum(sum(c.sizes) for c in largest.values())
+        return granted + (1 + self.max_policy_lag) * len(self.managers) * self.agents
+
+    def first_weights(self) -> Weights:
+        """The initial weights, made in NumPy so that nobody waits for TensorFlow."""
+        settings = self.settings
+        return initial_weights(
+            self.spec, settings.network_settings, np.random.default_rng(seed_branch(self.seed, "weights")),
+            initial_std=settings.hyperparameters.initial_std, shared_critic=settings.hyperparameters.shared_critic,
+        )
+
+    def first_message(self, start: Start) -> PolicyMessage:
+        """The message that sets the env managers going."""
+        return PolicyMessage(0, start.version, start.policy, self.credit_book().open(start.version))
+
+
+def build_env_manager(
+    plan: Plan, index: int, source: PolicySource, sink: TrajectorySink, state: dict | None = None,
+    should_stop: Callable[[], bool] = lambda: False,
+) -> EnvManager:
+    """Env manager number `index` with its environments, not started yet."""
+    from envs.gymnasium_env import make_batched_env
+    from raytrain.env_manager import EnvManager
+    from trainers.policy import Policy
+
+    env = make_batched_env(
+        plan.env, plan.env_kwargs, plan.num_envs, plan.stepping, seed_branch(plan.seed, "envs"),
+        first_env_index=index * plan.num_envs, import_dirs=plan.import_dirs, wait_for_all=plan.lock_step,
+        step_timeout_s=plan.step_timeout_s,
+    )
+    b = plan.behavior
+    manager = EnvManager(
+        plan.managers[index], env, {b: source}, {b: sink}, {b: Policy(plan.spec, plan.settings.network_settings)},
+        {b: plan.settings.time_horizon}, seed_branch(plan.seed, "env_manager", index), ship_early=not plan.lock_step,
+        should_stop=should_stop,
+    )
+    if state is not None:
+        manager.load_state(state)
+    return manager
+
+
+def build_trainer_loop(plan: Plan, start: Start, source: TrajectorySource, sink: PolicySink) -> TrainerLoop:
+    """The behavior's trainer and its loop, compiled and ready; imports TensorFlow."""
+    from raytrain.trainer_loop import TrainerLoop
+    from trainers.registry import make_trainer
+
+    trainer = make_trainer(plan.spec, plan.settings, seed_branch(plan.seed, "trainer"), plan.max_rows(), plan.first_weights())
+    if start.state is not None:
+        trainer.load_state(start.state)
+    elif start.weights is not None:
+        trainer.load_weights(start.weights)
+    trainer.published(start.version)
+    trainer.compile()
+    credit = plan.credit_book()
+    credit.open(start.version)
+    return TrainerLoop(
+        plan.behavior, trainer, plan.settings, plan.spec, source, sink, credit, version=start.version,
+        lock_step=plan.lock_step, env_steps=start.env_steps,
+    )

@@ -1,0 +1,295 @@
+"""One run from a configuration to its results: what the command line and a notebook call."""
+
+from __future__ import annotations
+
+import secrets
+import sys
+import time
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass
+from datetime import datetime
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+from envs.specs import BehaviorSpec
+from raytrain.backends import Backend, LocalBackend
+from raytrain.callbacks import Callbacks
+from raytrain.checkpoint import CheckpointStore, find_checkpoint
+from raytrain.config import check_behaviors, load_config
+from raytrain.config_text import summary_rows, to_yaml
+from raytrain.console import Console
+from raytrain.controller import Controller, Outcome
+from raytrain.errors import ConfigError, RunFault
+from raytrain.plan import Plan, Start
+from raytrain.run_folder import RunFolder
+from raytrain.settings import RunConfig
+from raytrain.snapshot import Snapshot
+from raytrain.startup import startup_rows
+from raytrain.stop import StopConditions
+from raytrain.timers import Gauges, merge, timers_metadata, write_timers
+from raytrain.writers import CsvWriter, TensorBoardWriter
+
+PACKAGES = ("raytrain", "ray", "tensorflow", "numpy", "gymnasium")
+
+
+@dataclass(frozen=True)
+class Run:
+    """A finished run.
+
+    Attributes:
+        path: its folder.
+        results: how it ended: ``reason``, ``agent_steps``, ``env_steps``, ``updates``, ``policy_updates``, ``mean_return``
+            (of the last 100 episodes, or ``stop.episodes``; None before that many), ``elapsed_s``, ``interrupted``, ``ledger``.
+    """
+
+    path: Path
+    results: dict[str, Any]
+
+
+def train(
+    config: str | Path | Mapping[str, Any], *, local: bool = False, overrides: Mapping[str, Any] | None = None,
+    seed: int | None = None, run_id: str | None = None, results_dir: str | Path | None = None, resume: bool | None = None,
+    force: bool | None = None, initialize_from: str | None = None, num_env_managers: int | None = None,
+    num_envs: int | None = None, address: str | None = None, callbacks: Callbacks | None = None, console: Console | None = None,
+    **events: Any,
+) -> Run:
+    """Train as a configuration says, and wait for the end.
+
+    Args:
+        config: a YAML file or a dict of the same form.
+        local: without Ray, everything in this process, in lock-step.
+        overrides: dotted path -> value, over the configuration (``{"behaviors.CartPole.max_steps": 10_000}``).
+        seed, run_id, results_dir, resume, force, initialize_from, num_env_managers, num_envs, address: as on the command line.
+        callbacks: called in this process; or give ``on_episode``, ``on_summary``, ``on_checkpoint`` as keywords.
+        console: where to print.
+
+    Raises:
+        ConfigError, RunFolderError, ClusterError: the input is not usable; nothing was started or written.
+        RunFault: something broke while running; the last checkpoint is intact.
+        KeyboardInterrupt: interrupted; after a checkpoint has been saved.
+    """
+    named = {
+        "env_settings.seed": seed, "env_settings.num_envs": num_envs, "distributed.num_env_managers": num_env_managers,
+        "distributed.address": address, "checkpoint_settings.run_id": run_id,
+        "checkpoint_settings.results_dir": None if results_dir is None else str(results_dir), "checkpoint_settings.resume": resume,
+        "checkpoint_settings.force": force, "checkpoint_settings.initialize_from": initialize_from,
+    }
+    given = {**(overrides or {}), **{k: v for k, v in named.items() if v is not None}}
+    run, outcome = execute(load_config(config, given), local, callbacks or Callbacks(**events), console or Console())
+    if outcome.interrupted:
+        raise KeyboardInterrupt(f"{outcome.reason}; saved in {run.path}")
+    return run
+
+
+def execute(config: RunConfig, local: bool, callbacks: Callbacks, console: Console, command: str = "") -> tuple[Run, Outcome]:
+    """Train as the resolved `config` says.
+
+    Args:
+        command: the command line without ``--resume`` and ``--force``, to tell how to go on; empty from Python.
+    """
+    started_at = time.time()
+    saved = config.checkpoint_settings
+    config = _with_names(config)
+    RunFolder.check(saved.results_dir, config.checkpoint_settings.run_id, saved.resume, saved.force)
+    import_dirs = (str(config.source_dir),)
+    _check_name_early(config)
+    with ThreadPoolExecutor(1) as pool:  # loading the env's package overlaps with the start of Ray
+        probing = pool.submit(_probe, config.env, config.env_kwargs, import_dirs)
+        if local:
+            connection, place = None, "this process only (--local), lock-step"
+        else:
+            console.message("starting Ray …")
+            from raytrain import cluster
+
+            connection = cluster.connect(config.distributed.address)
+            place = connection.description
+    try:
+        specs = probing.result()
+        config = config.with_behaviors(check_behaviors(config, specs))
+        return _run(config, local, specs, place, callbacks, console, command, started_at, import_dirs)
+    finally:
+        if connection is not None:
+            cluster.disconnect(connection)
+
+
+def _run(config, local, specs, place, callbacks, console, command, started_at, import_dirs) -> tuple[Run, Outcome]:
+    saved = config.checkpoint_settings
+    behavior, spec = next(iter(specs.items()))
+    plan = _plan(config, behavior, spec, local, import_dirs)
+    if not local:
+        from raytrain import cluster
+
+        cluster.check_resources(plan, config.distributed)
+    source = _initial_snapshot(config) if saved.initialize_from and not saved.resume else None
+    with RunFolder.create(saved.results_dir, saved.run_id, saved.resume, saved.force) as folder:
+        store = CheckpointStore(folder.path, plan.settings.keep_checkpoints)
+        snapshot, problems = _resumed(store) if saved.resume else (None, [])
+        start, states = _start(plan, snapshot, source)
+        versions = {p: _version(p) for p in PACKAGES}
+        folder.write_configuration(to_yaml(config, versions))
+        console.header(f"raytrain {versions['raytrain']}", [("Ray", place), ("run", str(folder.path)), ("seed", str(plan.seed))])
+        console.config_table([("configuration", summary_rows(config))])
+        console.startup_table(behavior, startup_rows(plan))
+        for text in [*config.warnings(), *folder.messages, *problems]:
+            console.warning(text)
+        resumed = snapshot.run if snapshot else None
+        if resumed:
+            console.message(f"resuming at {resumed['agent_steps']:,} agent steps, policy version {start.version}")
+        backend = _backend(plan, start, states, local, config)
+        gauges, writers = Gauges(), _writers(folder, behavior, resumed)
+        if not resumed:
+            writers[0].hyperparameters(_flat(plan.settings.model_dump()))
+        stop = StopConditions(config.stop)
+        if resumed:
+            stop.load_state(resumed["stop"])
+        controller = Controller(plan, backend, folder, store, console, callbacks, [*writers, gauges], stop, resumed)
+        try:
+            outcome, trees = controller.run()
+        except RunFault as fault:
+            fault.log_file = _write_log(folder, fault)
+            raise
+        finally:
+            for writer in writers:
+                writer.close()
+            console.close()
+        _write_timers(folder, trees, gauges, versions, command, started_at)
+        _say_end(console, plan, folder, outcome, command)
+        results = {k: v for k, v in asdict(outcome).items() if k != "balance"}
+        return Run(folder.path, results), outcome
+
+
+# -- before the start -------------------------------------------------------------------------------------------------
+
+
+def _with_names(config: RunConfig) -> RunConfig:
+    """The configuration with a seed and a run id where it left them open."""
+    if config.env_settings.seed < 0:
+        config = config.with_seed(secrets.randbelow(10_000))
+    saved = config.checkpoint_settings
+    if saved.run_id is None:
+        name = next(iter(config.behaviors), "run")
+        run_id = f"{name}-{datetime.now():%Y%m%d-%H%M%S}"
+        config = config.model_copy(update={"checkpoint_settings": saved.model_copy(update={"run_id": run_id})})
+    return config
+
+
+def _check_name_early(config: RunConfig) -> None:
+    """Where the env's id alone says how its behavior is called, a wrong name is refused before anything starts."""
+    if ":" not in config.env:
+        from envs.factories import behavior_name
+
+        check_behaviors(config, [behavior_name(config.env)])
+
+
+def _probe(env: str, env_kwargs: dict[str, Any], import_dirs: tuple[str, ...]) -> dict[str, BehaviorSpec]:
+    from envs.gymnasium_env import probe_spec
+
+    return probe_spec(env, env_kwargs, import_dirs)
+
+
+
+
+def _plan(config: RunConfig, behavior: str, spec: BehaviorSpec, local: bool, import_dirs: tuple[str, ...]) -> Plan:
+    spread, env = config.distributed, config.env_settings
+    return Plan(
+        run_id=config.checkpoint_settings.run_id, behavior=behavior, spec=spec, settings=config.behaviors[behavior], env=config.env,
+        env_kwargs=config.env_kwargs, num_envs=env.num_envs, stepping=env.stepping, step_timeout_s=env.step_timeout_s,
+        import_dirs=import_dirs, seed=env.seed, managers=tuple(f"env-manager-{i}" for i in range(spread.num_env_managers)),
+        agents=env.num_envs, max_policy_lag=0 if local else config.policy_lag, lock_step=local or config.lock_step,
+        trainer_threads=max(1, int(spread.trainer_cpus)),
+    )
+
+
+def _initial_snapshot(config: RunConfig) -> Snapshot:
+    """What ``initialize_from`` names: a run id in the results folder, a run folder or a checkpoint folder."""
+    saved = config.checkpoint_settings
+    named = Path(saved.initialize_from)
+    path = named if named.is_dir() else Path(saved.results_dir) / saved.initialize_from
+    return CheckpointStore.load(find_checkpoint(path))
+
+
+def _resumed(store: CheckpointStore) -> tuple[Snapshot, list[str]]:
+    snapshot, _, problems = store.load_latest()
+    return snapshot, problems
+
+
+def _start(plan: Plan, snapshot: Snapshot | None, source: Snapshot | None) -> tuple[Start, list[dict] | None]:
+    """Where the trainer starts, and the random-number states of the env managers where a checkpoint has them."""
+    if snapshot is not None:
+        one = _behavior_of(snapshot, plan.behavior)
+        states = snapshot.run["managers"] if len(snapshot.run["managers"]) == len(plan.managers) else None
+        return Start(one.policy, one.policy_version, state=one.trainer, env_steps=snapshot.run["env_steps"]), states
+    if source is not None:
+        one = _behavior_of(source, plan.behavior)
+        return Start(one.policy, 0, weights=one.trainer), None
+    first = plan.first_weights()
+    return Start({k: v for k, v in first.items() if not k.startswith("critic/")}), None
+
+
+def _behavior_of(snapshot: Snapshot, behavior: str):
+    if behavior not in snapshot.behaviors:
+        names = ", ".join(snapshot.behaviors)
+        raise ValueError(f"Expected a checkpoint with the behavior {behavior}, received one with {names}.")
+    return snapshot.behaviors[behavior]
+
+
+def _backend(plan: Plan, start: Start, states: list[dict] | None, local: bool, config: RunConfig) -> Backend:
+    if local:
+        return LocalBackend(plan, start, states)
+    from raytrain.cluster import RayBackend
+
+    return RayBackend(plan, start, config.distributed, states)
+
+
+def _writers(folder: RunFolder, behavior: str, resumed: dict[str, Any] | None) -> list[Any]:
+    path, step = folder.behavior_path(behavior), resumed["agent_steps"] if resumed else None
+    return [TensorBoardWriter(path, step), CsvWriter(path, step)]
+
+
+# -- after the end ----------------------------------------------------------------------------------------------------
+
+
+def _write_timers(folder: RunFolder, trees: dict[str, dict], gauges: Gauges, versions: dict[str, str], command: str, started_at: float) -> None:
+    now = time.time()
+    total = now - started_at
+    root = {"name": "root", "total": total, "count": 1, "self": total}
+    tree = merge(root, {"trainer": [trees["trainer"]] if "trainer" in trees else [], "env_managers": [t for n, t in trees.items() if n != "trainer"]})
+    write_timers(folder.path / "timers.json", tree, gauges.to_json(), timers_metadata(started_at, now, versions, command or " ".join(sys.argv)))
+
+
+def _write_log(folder: RunFolder, fault: RunFault) -> Path:
+    path = folder.path / "logs" / "fault.log"
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(f"{fault}\n\n{fault.full_traceback}\n", encoding="utf-8")
+    return path
+
+
+def _say_end(console: Console, plan: Plan, folder: RunFolder, outcome: Outcome, command: str) -> None:
+    rows = [("agent steps", f"{outcome.agent_steps:,} in {outcome.elapsed_s:,.1f} s")]
+    if outcome.mean_return is not None:
+        rows.append(("mean return", f"{outcome.mean_return:,.2f}"))
+    rows.append(("run", str(folder.path)))
+    rows.append(("curves", f"tensorboard --logdir {folder.path.parent}"))
+    if outcome.balance:
+        rows.append(("ledger", f"{outcome.balance:,} agent steps are not accounted for: {outcome.ledger}"))
+    go_on = outcome.agent_steps < plan.settings.max_steps
+    console.ended(outcome.reason, f"{command} --run-id {plan.run_id} --resume" if command and go_on else None, rows)
+
+
+def _version(package: str) -> str:
+    try:
+        return version(package)
+    except PackageNotFoundError:  # run from a clone without an installation
+        return "source"
+
+
+def _flat(data: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    flat: dict[str, Any] = {}
+    for key, value in data.items():
+        if isinstance(value, Mapping):
+            flat.update(_flat(value, f"{prefix}{key}."))
+        else:
+            flat[f"{prefix}{key}"] = value
+    return flat

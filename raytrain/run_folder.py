@@ -1,0 +1,187 @@
+"""The folder of one run: who may write into it, and where things are in it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from datetime import datetime
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from raytrain.errors import RunFolderError
+from raytrain.files import FORBIDDEN, portable_name, replace_file, to_json
+from raytrain.run_lock import RunLock
+
+REPLACED = ".replaced"
+"""Folder inside the results folder that keeps what ``--force`` moved aside. Nothing in it is ever read; delete it at will."""
+_CONFIGURATION = "configuration.yaml"
+_CHECKPOINTS = "checkpoints"
+_TAKEN_NAMES = {_CONFIGURATION, _CHECKPOINTS, "best", "latest", "logs", "lock", "lock.takeover", "status.json", "timers.json"}
+
+
+def holds_run(path: Path) -> bool:
+    """Whether `path` is the folder of a run: it has a configuration or checkpoints."""
+    return (path / _CONFIGURATION).is_file() or (path / _CHECKPOINTS).is_dir()
+
+
+def list_runs(results_dir: Path) -> list[str]:
+    """Ids of the runs in `results_dir`, sorted; empty when the folder does not exist."""
+    if not results_dir.is_dir():
+        return []
+    return sorted(p.name for p in results_dir.iterdir() if not p.name.startswith(".") and holds_run(p))
+
+
+class RunFolder:
+    """The folder of one run, locked by this process.
+
+    Use `create`; as a context manager it is unlocked at the end. Only the process that holds the lock writes into it.
+
+    Attributes:
+        path: absolute path; stays right when the working directory changes.
+        messages: what the user should read (a lock taken over, a run moved aside), oldest first.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.messages: list[str] = []
+        self._lock = RunLock(path / "lock")
+
+    @classmethod
+    def create(cls, results_dir: str | Path, run_id: str, resume: bool = False, force: bool = False) -> RunFolder:
+        """Make the folder of a new run, or take that of an old one, and lock it.
+
+        Nothing in an existing folder is touched before its lock is taken, and nothing at all when the answer is no.
+
+        Args:
+            results_dir: folder of all runs; made if missing.
+            run_id: name of the run's folder.
+            resume: continue the run that is there.
+            force: begin anew; the run that is there is moved to ``<results_dir>/.replaced/<run_id>-<time>``.
+
+        Raises:
+            RunFolderError: the run id is not portable, the run is there and neither flag says what to do with it, there is
+                nothing to resume, both flags are given, a live run holds the folder, or the folder cannot be written.
+        """
+        if resume and force:
+            raise RunFolderError("Expected --resume or --force, received both. --resume continues the run, --force begins it anew.")
+        _check_run_id(run_id)
+        results = Path(results_dir).expanduser().absolute()
+        run = cls(results / run_id)
+        try:
+            run._refuse_unusable_folder()
+            exists = holds_run(run.path)
+            if resume and not exists:
+                there = ", ".join(list_runs(results)) or "none"
+                raise RunFolderError(f"Nothing to resume: no run '{run_id}' in {results}. Runs there: {there}.")
+            if exists and not resume and not force:
+                raise RunFolderError(f"Run id '{run_id}' exists in {results}; use --resume, --force or another --run-id.")
+            if exists and force:
+                run._move_aside()
+            run.path.mkdir(parents=True, exist_ok=True)
+            run.lock()
+        except OSError as error:
+            raise RunFolderError(f"Cannot use {run.path} as run folder: {error}. Choose another --results-dir or --run-id.") from error
+        return run
+
+    def lock(self) -> None:
+        """Take the lock, unless this object holds it, and keep it fresh.
+
+        Raises:
+            RunFolderError: a live run holds it.
+            OSError: the lock file cannot be written.
+        """
+        if self._lock.held:
+            return
+        message = self._lock.acquire()
+        if message is not None:
+            self.messages.append(message)
+        self._lock.start_heartbeat()
+
+    def unlock(self) -> None:
+        """Give the lock back; happens by itself when the process ends in order."""
+        self._lock.release()
+
+    def check_lock(self) -> None:
+        """Make sure that the folder is still this run's. To be called before each write of consequence.
+
+        Raises:
+            RunFolderError: another run took the lock over, or somebody deleted it.
+        """
+        if self._lock.lost is not None:
+            raise RunFolderError(f"{self._lock.lost} This run no longer owns {self.path} and must not write into it.")
+
+    @property
+    def heartbeat_error(self) -> str | None:
+        """Why the last sign of life could not be written; None when it could."""
+        return self._lock.heartbeat_error
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None) -> None:
+        self.unlock()
+
+    def write_configuration(self, text: str) -> None:
+        """Store the resolved configuration. From here on the folder counts as a run, so this comes first.
+
+        Raises:
+            OSError: the disk refuses; the former file is untouched.
+        """
+        replace_file(self.path / _CONFIGURATION, text.encode())
+
+    def write_status(self, status: Mapping[str, Any]) -> None:
+        """Store how the run is doing; cheap enough for every second. Readers see whole files only.
+
+        Raises:
+            ValueError, TypeError: `status` is not JSON (NaN included).
+            OSError: the disk refuses; the former file is untouched.
+        """
+        replace_file(self.path / "status.json", to_json(status, "status"), synced=False)
+
+    def behavior_path(self, name: str) -> Path:
+        """Folder for what a behavior leaves (event files, metrics); made if missing. Its name is portable."""
+        path = self.path / portable_name(name, reserved=_TAKEN_NAMES)
+        path.mkdir(exist_ok=True)
+        return path
+
+    def _refuse_unusable_folder(self) -> None:
+        """Raise if a live run holds the folder, or if it is not a run's to lock, fill or move: ``--results-dir . --run-id src --force``."""
+        if self.path.is_file():
+            raise RunFolderError(f"Expected {self.path} to be a run folder, found a file. Use another --run-id.")
+        self._lock.refuse_if_taken()
+        if not self.path.exists() or holds_run(self.path):
+            return
+        foreign = sorted({p.name for p in self.path.iterdir()} - {"lock", "lock.takeover"})
+        if foreign:
+            raise RunFolderError(
+                f"{self.path} is not the folder of a run: it has no {_CONFIGURATION} and no {_CHECKPOINTS}, but {foreign[0]!r}"
+                f"{f' and {len(foreign) - 1} more' if len(foreign) > 1 else ''}. Use another --run-id or delete it yourself."
+            )
+
+    def _move_aside(self) -> None:
+        """Lock the old run, then move its folder away, lock and all."""
+        old = RunLock(self.path / "lock")
+        message = old.acquire()
+        aside = self.path.parent / REPLACED / f"{self.path.name}-{datetime.now():%Y%m%dT%H%M%S.%f}"
+        try:
+            aside.parent.mkdir(exist_ok=True)
+            os.replace(self.path, aside)
+        except BaseException:
+            old.release()
+            raise
+        old.path = aside / "lock"
+        old.release()
+        self.messages += [] if message is None else [message]
+        self.messages.append(f"The former run is now in {aside}; delete it if you do not need it.")
+
+
+def _check_run_id(run_id: str) -> None:
+    if not run_id:
+        raise RunFolderError("Expected a run id of at least one character, received an empty one. Use --run-id NAME.")
+    if portable_name(run_id) != run_id:
+        better = "".join("_" if c in FORBIDDEN or not c.isprintable() else c for c in run_id).strip(" .")[:100] or "run"
+        raise RunFolderError(
+            f"Expected a run id that is a folder name on every system, received {run_id!r}: none of {' '.join(FORBIDDEN)}, "
+            f"no space or dot at either end, no device name of Windows, at most 150 bytes. For example {better!r}."
+        )

@@ -1,0 +1,225 @@
+"""Settings of a whole run: where it steps, where it learns, where it saves and when it stops."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import yaml
+from pydantic import Field, PrivateAttr, StringConstraints, ValidationInfo, field_validator, model_validator
+from pydantic_core import PydanticCustomError
+
+from raytrain.yaml_source import Document
+from trainers.settings import (
+    BehaviorSettings,
+    Flag,
+    Integer,
+    NonNegativeFloat,
+    Number,
+    PositiveFloat,
+    PositiveInt,
+    Settings,
+    contradiction,
+)
+
+Text = Annotated[str, StringConstraints(min_length=1, strip_whitespace=True)]
+RunId = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.\-]*$", max_length=120)]
+
+
+class EnvSettings(Settings):
+    """How environments are stepped."""
+
+    num_envs: PositiveInt = 1
+    """Environments per env manager."""
+    stepping: Literal["inline", "threads", "processes", "auto"] = "auto"
+    """inline: one after the other, for fast environments; threads: for simulators that wait; processes: for slow Python; auto: a native
+    vector environment where there is one, otherwise inline."""
+    seed: Annotated[Integer, Field(ge=-1)] = -1
+    """Root of every random stream of the run; -1 draws one at the start and saves it."""
+    step_timeout_s: PositiveFloat | None = None
+    """Seconds after which a step counts as hung; ``null`` waits for ever."""
+    timeout_wait: PositiveFloat = 60.0
+    """Seconds that an environment may take to start."""
+
+
+class DistributedSettings(Settings):
+    """How the run is spread over processes and machines."""
+
+    num_env_managers: PositiveInt = 1
+    """Processes that step environments."""
+    max_policy_lag: Annotated[Integer, Field(ge=0)] = 1
+    """Most policy versions by which collected steps may trail the update that uses them; 0 is strictly on-policy."""
+    env_manager_cpus: NonNegativeFloat = 1.0
+    """CPUs that each env manager claims; a fraction suits simulators that mostly wait."""
+    trainer_cpus: NonNegativeFloat = 1.0
+    """CPUs that each trainer claims."""
+    trainer_gpus: NonNegativeFloat = 0.0
+    """GPUs that each trainer claims."""
+    address: Text | None = None
+    """Ray cluster to join, host:port or auto; ``null`` uses RAY_ADDRESS, a cluster on this machine, or a private one."""
+
+    @field_validator("address")
+    @classmethod
+    def _no_ray_client(cls, address: str | None) -> str | None:
+        if address is not None and address.startswith("ray://"):
+            raise PydanticCustomError(
+                "ray_client",
+                "expected host:port or auto, received a Ray Client address (ray://), over which weights and trajectories would "
+                "pass through one proxy; start the run on a machine of the cluster with address: auto",
+            )
+        return address
+
+
+class CheckpointSettings(Settings):
+    """Where a run is saved and what it starts from."""
+
+    run_id: RunId | None = None
+    """Name of the run and of its folder; ``null`` makes one from the behavior and the time."""
+    results_dir: Text = "results"
+    """Folder of all runs, relative to where the run is started."""
+    resume: Flag = False
+    """Continue the run of this id."""
+    force: Flag = False
+    """Start anew although a run of this id exists; its folder is replaced."""
+    initialize_from: Text | None = None
+    """Run id or folder whose weights a new run starts from."""
+
+    @model_validator(mode="after")
+    def _resume_or_force(self) -> CheckpointSettings:
+        if self.resume and self.force:
+            raise contradiction(
+                "force",
+                "resume",
+                "expected resume or force, received resume=true and force=true; resume continues the run, force replaces it",
+            )
+        return self
+
+
+class StopSettings(Settings):
+    """When a run ends before ``max_steps``; the first that comes true ends it."""
+
+    reward: Number | None = None
+    """Mean return of the last ``episodes`` episodes that is good enough."""
+    episodes: PositiveInt = 100
+    """Episodes over which the mean return is taken."""
+    plateau_summaries: PositiveInt | None = None
+    """End after this many summaries in a row without a better mean return."""
+    plateau_delta: NonNegativeFloat = 0.0
+    """By how much a mean return must be better to count."""
+    wall_time_s: PositiveFloat | None = None
+    """Seconds of wall time."""
+
+
+class RunConfig(Settings):
+    """One run: an environment, the behaviors in it and how they are trained."""
+
+    env: Text
+    """Gymnasium id, or module:factory for an environment of your own (also from the folder of this file)."""
+    env_kwargs: dict[str, Any] = Field(default={})
+    """Arguments of the environment, passed on unchanged."""
+    default_settings: BehaviorSettings | None = None
+    """What every behavior starts from; also the settings of behaviors that the file does not name."""
+    behaviors: dict[str, BehaviorSettings] = Field(default={}, validate_default=True)
+    """Behavior name → how it is trained. An environment with a single agent has one behavior, named after its id: CartPole-v1 → CartPole."""
+    env_settings: EnvSettings = EnvSettings()
+    """How environments are stepped."""
+    distributed: DistributedSettings = DistributedSettings()
+    """How the run is spread over processes and machines."""
+    checkpoint_settings: CheckpointSettings = CheckpointSettings()
+    """Where the run is saved and what it starts from."""
+    stop: StopSettings = StopSettings()
+    """When the run ends before ``max_steps``."""
+    debug: Flag = False
+    """Log more."""
+
+    _source_dir: Path = PrivateAttr(default_factory=Path.cwd)
+    _document: Document = PrivateAttr(default_factory=lambda: Document("the configuration", {}))
+
+    @field_validator("env_kwargs")
+    @classmethod
+    def _can_be_saved(cls, env_kwargs: dict[str, Any]) -> dict[str, Any]:
+        for key, value in env_kwargs.items():
+            try:
+                yaml.safe_dump(value)
+            except yaml.YAMLError:
+                raise PydanticCustomError(
+                    "not_plain",
+                    "expected numbers, text, lists and mappings, which can be saved with the run, received {kind} in {key}; "
+                    "build it in a factory (env: module:factory)",
+                    {"kind": type(value).__name__, "key": key},
+                ) from None
+        return env_kwargs
+
+    @field_validator("default_settings", mode="before")
+    @classmethod
+    def _not_an_empty_section(cls, value: Any) -> Any:
+        if value is None:
+            raise PydanticCustomError("model_type", "Input should be a valid dictionary")
+        return value
+
+    @field_validator("behaviors")
+    @classmethod
+    def _some_behavior(cls, behaviors: dict[str, BehaviorSettings], info: ValidationInfo) -> dict[str, BehaviorSettings]:
+        if not behaviors and "default_settings" in info.data and info.data["default_settings"] is None:
+            raise PydanticCustomError(
+                "no_behavior",
+                "expected at least one behavior, or default_settings that stand for those of the environment, received neither; "
+                "write behaviors: with the name of the environment's behavior below it (CartPole-v1 → CartPole)",
+            )
+        return behaviors
+
+    @property
+    def source_dir(self) -> Path:
+        """Folder of the file, where a user's own environment is looked for; the working folder for a dict."""
+        return self._source_dir
+
+    @property
+    def document(self) -> Document:
+        """The file it was read from, to place problems that show later."""
+        return self._document
+
+    @property
+    def lock_step(self) -> bool:
+        """Whether environments wait for every update: ``threaded: false`` for any behavior makes the whole run so."""
+        settings = list(self.behaviors.values()) or [self.default_settings]
+        return not all(behavior.threaded for behavior in settings if behavior is not None)
+
+    @property
+    def policy_lag(self) -> int:
+        """The lag limit that holds: ``max_policy_lag``, and 0 in lock-step."""
+        return 0 if self.lock_step else self.distributed.max_policy_lag
+
+    def with_seed(self, seed: int) -> RunConfig:
+        """The same run with `seed` as the root of its random streams."""
+        env_settings = EnvSettings.model_validate({**self.env_settings.model_dump(), "seed": seed})
+        return self.model_copy(update={"env_settings": env_settings})
+
+    def with_behaviors(self, behaviors: Mapping[str, BehaviorSettings]) -> RunConfig:
+        """The same run with exactly these behaviors, once the environment has said which it has."""
+        return self.model_copy(update={"behaviors": dict(behaviors)})
+
+    def warnings(self) -> list[str]:
+        """What can be run but is probably not meant, one sentence each."""
+        behaviors = self.behaviors or {"default_settings": self.default_settings}
+        found = [sentence for name, settings in behaviors.items() if settings for sentence in _behavior_warnings(name, settings)]
+        if self.checkpoint_settings.resume and self.checkpoint_settings.initialize_from:
+            unused = f"checkpoint_settings.initialize_from={self.checkpoint_settings.initialize_from}"
+            found.append(f"{unused} is not used: resume continues from the run's own checkpoint.")
+        if self.stop.plateau_delta and self.stop.plateau_summaries is None:
+            found.append(f"stop.plateau_delta={self.stop.plateau_delta} is not used: stop.plateau_summaries is not set.")
+        return found
+
+
+def _behavior_warnings(name: str, settings: BehaviorSettings) -> list[str]:
+    """One sentence for each span that the run ends before reaching."""
+    spans = {
+        "hyperparameters.buffer_size": (settings.hyperparameters.buffer_size, "no update happens"),
+        "summary_freq": (settings.summary_freq, "no summary is written before the end"),
+        "checkpoint_interval": (settings.checkpoint_interval, "nothing is saved between start and end"),
+    }
+    return [
+        f"{name}: {key}={span:,} is larger than max_steps={settings.max_steps:,}: {consequence}."
+        for key, (span, consequence) in spans.items()
+        if span > settings.max_steps
+    ]

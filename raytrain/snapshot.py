@@ -1,0 +1,217 @@
+"""A consistent snapshot of a whole run, and its form on disk: safetensors and JSON, nothing that could run code.
+
+A checkpoint folder holds, per behavior, a subfolder (its name made portable) with
+
+    trainer.safetensors, trainer.json    exact state of the trainer
+    policy.safetensors, policy.json      what acting needs: weights; behavior, spec, network settings, version, agent steps, reward
+
+and beside them ``run.json`` (behavior -> subfolder; the controller's state) and ``manifest.json`` (size and SHA-256 of every
+other file), which is written last. Equal snapshots give equal bytes: no time, no host is stored.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Collection
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import safetensors.numpy
+from safetensors import SafetensorError
+
+from envs.specs import BehaviorSpec
+from raytrain.errors import RunFolderError
+from raytrain.files import portable_name, to_json
+from trainers.settings import NetworkSettings
+from trainers.trainer import TrainerState, Weights
+
+MANIFEST = "manifest.json"
+RUN = "run.json"
+FORMAT = 1
+"""Version of the layout, in the manifest. A reader takes this one only."""
+
+
+class CheckpointError(RunFolderError):
+    """A checkpoint that cannot be read: missing, incomplete or corrupt."""
+
+
+@dataclass(frozen=True)
+class BehaviorSnapshot:
+    """One behavior at one moment.
+
+    Attributes:
+        trainer: exact state of its trainer.
+        policy: weights that acting needs, of `policy_version`.
+        policy_version: version under which they were published.
+        agent_steps: agent steps the trainer has taken in.
+        spec, network: what the weights fit to.
+        reward: mean return of recent episodes; None if none has finished.
+    """
+
+    trainer: TrainerState
+    policy: Weights
+    policy_version: int
+    agent_steps: int
+    spec: BehaviorSpec
+    network: NetworkSettings
+    reward: float | None = None
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """A whole run at one moment.
+
+    Attributes:
+        behaviors: behavior name -> its part.
+        run: what is not a behavior's (controller, seeds, ledger, managers); JSON-able. Tuples come back as lists.
+    """
+
+    behaviors: dict[str, BehaviorSnapshot]
+    run: dict[str, Any] = field(default_factory=dict)
+
+
+def encode(snapshot: Snapshot) -> dict[str, bytes]:
+    """The files of a checkpoint, in the order in which they are to be written: the manifest last.
+
+    Returns:
+        Path inside the checkpoint folder, with ``/`` -> content.
+
+    Raises:
+        ValueError: NaN or infinity among the scalars, or two behaviors that a file system could not tell apart.
+        TypeError: a scalar that is not JSON or a tensor of a dtype that safetensors does not have; the message names it.
+    """
+    folders = _behavior_folders(snapshot.behaviors)
+    files: dict[str, bytes] = {}
+    for name, behavior in snapshot.behaviors.items():
+        folder = folders[name]
+        policy = {
+            "behavior": name,
+            "spec": behavior.spec.to_json(),
+            "network": behavior.network.model_dump(mode="json"),
+            "version": behavior.policy_version,
+            "agent_steps": behavior.agent_steps,
+            "reward": behavior.reward,
+        }
+        files[f"{folder}/trainer.safetensors"] = _tensors(behavior.trainer.tensors, f"trainer state of {name}")
+        files[f"{folder}/trainer.json"] = to_json(behavior.trainer.scalars, f"trainer state of {name}")
+        files[f"{folder}/policy.safetensors"] = _tensors(behavior.policy, f"policy of {name}")
+        files[f"{folder}/policy.json"] = to_json(policy, f"policy of {name}")
+    files[RUN] = to_json({"behaviors": folders, "run": snapshot.run}, "run")
+    entries = {path: {"size": len(data), "sha256": hashlib.sha256(data).hexdigest()} for path, data in files.items()}
+    files[MANIFEST] = to_json({"format": FORMAT, "files": entries}, "manifest")
+    return files
+
+
+def _behavior_folders(names: Collection[str]) -> dict[str, str]:
+    folders: dict[str, str] = {}
+    owners: dict[str, str] = {}
+    for name in names:
+        folders[name] = portable_name(name, reserved=(RUN, MANIFEST))
+        other = owners.setdefault(folders[name].casefold(), name)
+        if other != name:
+            raise ValueError(
+                f"Expected behavior names that differ in more than upper and lower case, received {other!r} and {name!r}: "
+                "on macOS and Windows they would share a folder. Rename one."
+            )
+    return folders
+
+
+def _tensors(tensors: dict[str, np.ndarray], where: str) -> bytes:
+    # safetensors copies memory as it lies: anything but C order would come back scrambled (test_a_transposed_tensor_survives).
+    try:
+        return safetensors.numpy.save({name: np.asarray(array, order="C") for name, array in tensors.items()})
+    except SafetensorError as error:
+        kinds = {name: str(np.asarray(array).dtype) for name, array in tensors.items()}
+        raise TypeError(f"Cannot store a tensor of the {where}: {error}. Received the dtypes {kinds}.") from error
+
+
+def find_problems(folder: Path, only: Collection[str] | None = None) -> list[str]:
+    """What is wrong with checkpoint `folder`, a line for each file; empty when its files are what the manifest says.
+
+    Args:
+        folder: the checkpoint.
+        only: paths inside the folder to look at; None looks at all.
+    """
+    try:
+        manifest = json.loads((folder / MANIFEST).read_bytes())
+        if manifest["format"] != FORMAT:
+            return [f"{MANIFEST}: format {manifest['format']}, and this raytrain reads format {FORMAT}"]
+        expected = {path: (entry["size"], entry["sha256"]) for path, entry in manifest["files"].items()}
+    except FileNotFoundError:
+        return [f"{MANIFEST}: missing, so the checkpoint was never finished"]
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        return [f"{MANIFEST}: not readable ({type(error).__name__}: {error})"]
+    wanted = dict.fromkeys([*expected, RUN]) if only is None else only
+    unlisted = [f"{path}: not in {MANIFEST}" for path in wanted if path not in expected]
+    found = (_find_problem(folder / path, path, *expected[path]) for path in wanted if path in expected)
+    return unlisted + [problem for problem in found if problem is not None]
+
+
+def _find_problem(file: Path, name: str, size: int, sha256: str) -> str | None:
+    try:
+        if file.stat().st_size != size:
+            return f"{name}: expected {size} bytes, found {file.stat().st_size}"
+        with open(file, "rb") as stream:
+            found = hashlib.file_digest(stream, "sha256").hexdigest()
+    except OSError as error:
+        return f"{name}: {error.strerror}"
+    return None if found == sha256 else f"{name}: expected SHA-256 {sha256[:12]}…, found {found[:12]}…"
+
+
+def load_snapshot(folder: Path) -> Snapshot:
+    """The snapshot in checkpoint `folder`, after its files have been checked. Arrays are the caller's own.
+
+    Raises:
+        CheckpointError: `folder` is not a complete checkpoint, or corrupt; each file is named with the reason.
+    """
+    _refuse(folder, find_problems(folder))
+    run = json.loads((folder / RUN).read_bytes())
+    behaviors = {}
+    for name, subfolder in run["behaviors"].items():
+        policy, weights = _load_policy(folder / subfolder)
+        state = TrainerState(
+            tensors=safetensors.numpy.load_file(folder / subfolder / "trainer.safetensors"),
+            scalars=json.loads((folder / subfolder / "trainer.json").read_bytes()),
+        )
+        behaviors[name] = BehaviorSnapshot(trainer=state, policy=weights, **policy)
+    return Snapshot(behaviors=behaviors, run=run["run"])
+
+
+def load_policy_part(folder: Path, behavior: str | None) -> tuple[dict[str, Any], Weights]:
+    """The fields of `BehaviorSnapshot` but for the trainer's state, and the policy's weights; only these files are read.
+
+    Raises:
+        CheckpointError: as `load_snapshot`; or there are several behaviors and none is named, or not the one that is.
+    """
+    _refuse(folder, find_problems(folder, only=[RUN]))
+    folders = json.loads((folder / RUN).read_bytes())["behaviors"]
+    names = ", ".join(repr(name) for name in folders)
+    if behavior is None:
+        if len(folders) != 1:
+            raise CheckpointError(f"Expected behavior=NAME, since {folder} has several behaviors: {names}.")
+        (behavior,) = folders
+    if behavior not in folders:
+        raise CheckpointError(f"Expected a behavior of {folder}, received {behavior!r}. There are: {names}.")
+    parts = [f"{folders[behavior]}/policy.safetensors", f"{folders[behavior]}/policy.json"]
+    _refuse(folder, find_problems(folder, only=parts))
+    return _load_policy(folder / folders[behavior])
+
+
+def _load_policy(subfolder: Path) -> tuple[dict[str, Any], Weights]:
+    data = json.loads((subfolder / "policy.json").read_bytes())
+    fields = {
+        "policy_version": data["version"],
+        "agent_steps": data["agent_steps"],
+        "spec": BehaviorSpec.from_json(data["spec"]),
+        "network": NetworkSettings(**data["network"]),
+        "reward": data["reward"],
+    }
+    return fields, safetensors.numpy.load_file(subfolder / "policy.safetensors")
+
+
+def _refuse(folder: Path, problems: list[str]) -> None:
+    if problems:
+        raise CheckpointError(f"Cannot load checkpoint {folder}: {'; '.join(problems)}. Use another checkpoint.")

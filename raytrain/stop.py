@@ -1,0 +1,97 @@
+"""When a run ends before ``max_steps``: the conditions of the ``stop:`` section."""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import Any, Protocol
+
+import numpy as np
+
+from raytrain.stats import CUMULATIVE_REWARD, Summary
+
+
+class StopRules(Protocol):
+    """The ``stop:`` section. A condition that is None never ends the run.
+
+    Attributes:
+        reward: mean return of the last `episodes` episodes that is enough.
+        episodes: how many episodes that mean is taken over.
+        plateau_summaries: summaries in a row without a rise of the mean return that end the run.
+        plateau_delta: how much the mean return has to rise above the best so far to count as a rise.
+        wall_time_s: seconds.
+    """
+
+    reward: float | None
+    episodes: int
+    plateau_summaries: int | None
+    plateau_delta: float
+    wall_time_s: float | None
+
+
+class StopConditions:
+    """Watches one behavior. The first condition that is met stays the reason."""
+
+    def __init__(self, settings: StopRules) -> None:
+        self._settings = settings
+        self._returns: deque[float] = deque(maxlen=settings.episodes)
+        self._best: float | None = None
+        self._best_step = 0
+        self._flat_summaries = 0
+        self._reason: str | None = None
+
+    @property
+    def mean_return(self) -> float | None:
+        """Mean return of the last `episodes` episodes; None before that many have finished."""
+        return float(np.mean(self._returns)) if len(self._returns) == self._settings.episodes else None
+
+    def episodes(self, returns: np.ndarray) -> None:
+        """Take in the returns of finished episodes (float ``[E]``) in the order in which they were consumed.
+
+        Every episode is judged, so the outcome does not depend on how many arrive at once.
+        """
+        window, goal = self._settings.episodes, self._settings.reward
+        before = np.array(self._returns, np.float64)[max(0, len(self._returns) + 1 - window) :]
+        history = np.concatenate([before, returns])
+        self._returns.extend(np.asarray(returns, np.float64).tolist())
+        if goal is None or self._reason or len(history) < window:
+            return
+        means = np.lib.stride_tricks.sliding_window_view(history, window).mean(axis=1)
+        reached = means[means >= goal]
+        if len(reached):
+            self._reason = f"mean return {reached[0]:,.1f} of the last {window} episodes reached stop.reward={goal:g}"
+
+    def summary(self, summary: Summary) -> None:
+        """Judge the mean return of a summary against the best one before. A summary without an episode counts neither way."""
+        patience, delta = self._settings.plateau_summaries, self._settings.plateau_delta
+        mean = summary.values.get(CUMULATIVE_REWARD)
+        if patience is None or mean is None:
+            return
+        if self._best is None or mean > self._best + delta:
+            self._best, self._best_step, self._flat_summaries = mean, summary.step, 0
+            return
+        self._flat_summaries += 1
+        if self._flat_summaries >= patience and not self._reason:
+            self._reason = (
+                f"mean return has not risen by more than stop.plateau_delta={delta:g} above {self._best:,.1f} (step {self._best_step:,}) "
+                f"in {self._flat_summaries} summaries (stop.plateau_summaries={patience})"
+            )
+
+    def reason(self, elapsed_s: float) -> str | None:
+        """Why the run should end now, as a sentence without a full stop; None to go on.
+
+        Args:
+            elapsed_s: seconds that count towards ``stop.wall_time_s``.
+        """
+        limit = self._settings.wall_time_s
+        if self._reason is None and limit is not None and elapsed_s >= limit:
+            self._reason = f"{elapsed_s:,.0f} s of training reached stop.wall_time_s={limit:g}"
+        return self._reason
+
+    def state(self) -> dict[str, Any]:
+        """JSON-able: the last returns and the plateau, for the checkpoint. A reason is not part of it: a resumed run is judged anew."""
+        return {"returns": list(self._returns), "best": self._best, "best_step": self._best_step, "flat_summaries": self._flat_summaries}
+
+    def load_state(self, state: dict[str, Any]) -> None:
+        """Continue from what `state` gave. With a smaller ``stop.episodes`` than then, the newest returns are kept."""
+        self._returns = deque(state["returns"], maxlen=self._settings.episodes)
+        self._best, self._best_step, self._flat_summaries = state["best"], state["best_step"], state["flat_summaries"]

@@ -1,0 +1,289 @@
+"""A trainer's loop: take what has arrived, learn when an update is ready, publish, account."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from envs.specs import BehaviorSpec
+from raytrain.snapshot import BehaviorSnapshot
+from raytrain.credit import CreditBook
+from raytrain.ledger import Ledger
+from raytrain.messages import Episodes, PolicyMessage
+from raytrain.queues import Item, PolicySink, TrajectorySource
+from raytrain.stats import StatsBuffer
+from raytrain.timers import Timers
+from trainers.settings import BehaviorSettings
+from trainers.trainer import Trainer
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointDue:
+    """The exact state of a trainer when it crossed a multiple of ``checkpoint_interval``, or was asked to save."""
+
+    snapshot: BehaviorSnapshot
+    label: int
+
+
+@dataclass(frozen=True, slots=True)
+class TrainerStatus:
+    """What a trainer says of itself.
+
+    Attributes:
+        phase: what it is doing now, for people.
+        finished: ``max_steps`` are reached.
+        agent_steps, updates, policy_updates, version: counters.
+        queued: items that wait.
+        ledger: `Ledger.report`.
+    """
+
+    behavior: str
+    phase: str
+    finished: bool
+    agent_steps: int
+    env_steps: int
+    updates: int
+    policy_updates: int
+    version: int
+    rows_held: int
+    queued: int
+    ledger: dict[str, int] = field(default_factory=dict)
+    timers: dict[str, Any] = field(default_factory=dict)
+
+
+class TrainerLoop:
+    """Feeds one trainer. ``advance()`` is one turn; control calls from other threads only leave requests.
+
+    Args:
+        behavior: its name.
+        trainer: the algorithm.
+        settings: the behavior's settings.
+        spec: what policies of this behavior see and do; saved with checkpoints.
+        source, sink: the behavior's trajectory queue and policy mailbox.
+        credit: opened already for the message that `version` and `serial` belong to.
+        version, serial: of the newest policy message, published by the controller.
+        lock_step: whole rounds only, taken in the order of (manager, sequence number).
+    """
+
+    def __init__(
+        self,
+        behavior: str,
+        trainer: Trainer,
+        settings: BehaviorSettings,
+        spec: BehaviorSpec,
+        source: TrajectorySource,
+        sink: PolicySink,
+        credit: CreditBook,
+        version: int,
+        serial: int = 0,
+        lock_step: bool = False,
+        env_steps: int = 0,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.behavior = behavior
+        self.timers = Timers()
+        self.ledger = Ledger()
+        self.version = version
+        self._trainer = trainer
+        self._settings = settings
+        self._spec = spec
+        self._source, self._sink = source, sink
+        self._credit = credit
+        self._serial = serial
+        self._lock_step = lock_step
+        self._round: list[Item] = []
+        self._stats = StatsBuffer()
+        self._clock = clock
+        self._started_s = self._window_s = clock()
+        self._window_steps, self._window_updates = trainer.agent_steps, trainer.updates
+        self._env_steps_before = env_steps
+        self._longest_episode: dict[str, int] = {}
+        self._recent_returns: list[float] = []
+        self._held_versions: list[tuple[int, int, float]] = []  # (oldest, rows, mean version) of items held
+        self._events: list[Any] = []
+        self._events_lock = threading.Lock()
+        self._save_requested = False
+        self._phase = "waiting for trajectories"
+
+    # -- the loop ----------------------------------------------------------------------------------------------------
+
+    @property
+    def finished(self) -> bool:
+        """``max_steps`` are reached; the loop only drains and counts from then on."""
+        return self._trainer.agent_steps >= self._settings.max_steps
+
+    def advance(self, wait_s: float) -> bool:
+        """Take at most the items that wait now, stop as soon as an update is ready, and learn.
+
+        Returns:
+            Whether an update happened and a policy was published.
+        """
+        if self._save_requested:
+            self._save_requested = False
+            self._emit_checkpoint(self._trainer.agent_steps)
+        waiting = self._source.waiting()
+        if not waiting:
+            self._phase = "waiting for trajectories"
+            with self.timers.section("wait_for_trajectories"):
+                self._source.wait(wait_s)
+            return False
+        self._stats.add("System/Queue Fill", waiting)
+        for _ in range(waiting):
+            with self.timers.section("take"):
+                item = self._source.take()
+            if item is None:
+                break
+            self._take_in(item)
+            if self._is_ready():
+                self._learn()
+                return True
+        return False
+
+    def _take_in(self, item: Item) -> None:
+        header = item[0]
+        if not self.ledger.accept(header):
+            return
+        self._credit.delivered(header)
+        self._longest_episode[header.manager] = header.longest_episode
+        if not self._lock_step:
+            self._process(item)
+            return
+        self._round.append(item)
+        if not self._credit.waiting_for(self.version):
+            self._round.sort(key=lambda i: (i[0].manager, i[0].sequence))
+            for one in self._round:
+                self._process(one)
+            self._round = []
+
+    def _process(self, item: Item) -> None:
+        header, batch = item
+        if self.finished:
+            self.ledger.dropped["finished"] += header.rows
+            return
+        before = self._trainer.agent_steps
+        self._phase = "taking in trajectories"
+        with self.timers.section("process_trajectory"):
+            stats = self._trainer.process(batch, header.manager)
+        self.ledger.consumed += header.rows
+        if header.rows:
+            self._held_versions.append((header.oldest_version, header.rows, float(batch.version.mean())))
+        self._stats.add_all(stats)
+        after = self._trainer.agent_steps
+        if len(batch.episode_return):
+            self._take_in_episodes(batch.episode_return, batch.episode_length, after)
+        self._at_intervals(before, after)
+
+    def _take_in_episodes(self, returns: np.ndarray, lengths: np.ndarray, step: int) -> None:
+        self._stats.add_episodes(returns, lengths)
+        self._recent_returns = (self._recent_returns + returns.tolist())[-100:]
+        self._emit(Episodes(self.behavior, returns, lengths, step))
+
+    def _is_ready(self) -> bool:
+        return not self.finished and self._trainer.is_ready() and self._credit.may_update(self.version)
+
+    def _learn(self) -> None:
+        self._note_lag()
+        self._phase = "updating"
+        with self.timers.section("update"):
+            stats = self._trainer.update(self._between_chunks)
+        self._stats.add_all(stats)
+        with self.timers.section("publish"):
+            self.version += 1
+            self._serial += 1
+            weights = self._trainer.policy_weights()
+            self._sink.publish(PolicyMessage(self._serial, self.version, weights, self._credit.grant(self.version)))
+            self._trainer.published(self.version)
+
+    def _note_lag(self) -> None:
+        rows = sum(r for _, r, _ in self._held_versions)
+        if not rows:
+            return
+        oldest = min(o for o, _, _ in self._held_versions)
+        mean = self.version - sum(r * m for _, r, m in self._held_versions) / rows
+        lag = self.version - oldest
+        if lag > self._credit.max_policy_lag:
+            raise RuntimeError(
+                f"Policy lag {lag} of {self.behavior} is above max_policy_lag={self._credit.max_policy_lag}: the credit rule is broken."
+            )
+        self._stats.add("Policy/Policy Lag Mean", mean)
+        self._stats.add_max("Policy/Policy Lag Max", lag)
+        self._held_versions = []
+
+    def _between_chunks(self) -> None:
+        """Nothing to do within an update: requests are honoured before and after it, where the state is whole."""
+
+    # -- summaries, checkpoints, events --------------------------------------------------------------------------------
+
+    def _at_intervals(self, before: int, after: int) -> None:
+        for interval, emit in (
+            (self._settings.summary_freq, self._emit_summary),
+            (self._settings.checkpoint_interval, self._emit_checkpoint),
+        ):
+            if after // interval > before // interval:
+                emit(after // interval * interval)
+
+    def _emit_summary(self, label: int) -> None:
+        now, trainer = self._clock(), self._trainer
+        elapsed = max(now - self._window_s, 1e-9)
+        self._stats.put("System/Steps per Second", (trainer.agent_steps - self._window_steps) / elapsed)
+        self._stats.put("System/Updates per Second", (trainer.updates - self._window_updates) / elapsed)
+        self._stats.put("System/Agent Steps Consumed", self.ledger.consumed)
+        self._stats.put("System/Agent Steps Dropped", sum(self.ledger.dropped.values()))
+        self._stats.put("System/Env Steps", self._env_steps_before + self.ledger.env_steps)
+        self._stats.put("System/Updates", trainer.updates)
+        self._stats.put("System/Policy Updates", trainer.policy_updates)
+        self._window_s, self._window_steps, self._window_updates = now, trainer.agent_steps, trainer.updates
+        longest = max(self._longest_episode.values(), default=0)
+        self._emit(self._stats.summarize(self.behavior, label, longest, now - self._started_s))
+
+    def _emit_checkpoint(self, label: int) -> None:
+        with self.timers.section("save"):
+            reward = float(np.mean(self._recent_returns)) if self._recent_returns else None
+            snapshot = BehaviorSnapshot(
+                trainer=self._trainer.state(), policy=self._trainer.policy_weights(), policy_version=self.version,
+                agent_steps=self._trainer.agent_steps, spec=self._spec, network=self._settings.network_settings, reward=reward,
+            )
+        self._emit(CheckpointDue(snapshot, label))
+
+    def request_save(self) -> None:
+        """Ask for a checkpoint before the next turn (from any thread)."""
+        self._save_requested = True
+
+    def finish(self) -> None:
+        """Count what still waits as dropped by the shutdown and emit a last checkpoint; only when the loop's own thread has ended."""
+        for header, _ in self._round:
+            self.ledger.dropped["shutdown"] += header.rows
+        self._round = []
+        while self._source.wait(0.3):
+            item = self._source.take()
+            if item is not None and self.ledger.accept(item[0]):
+                self.ledger.dropped["shutdown"] += item[0].rows
+        self._emit_checkpoint(self._trainer.agent_steps)
+
+    def _emit(self, event: Any) -> None:
+        with self._events_lock:
+            self._events.append(event)
+
+    def drain_events(self) -> list[Any]:
+        """Summaries, finished episodes and checkpoints since the last call, in order (from any thread)."""
+        with self._events_lock:
+            events, self._events = self._events, []
+        return events
+
+    def status(self) -> TrainerStatus:
+        """Where this trainer is (from any thread)."""
+        late = self._credit.waiting_for(self.version)
+        phase = self._phase
+        if phase.startswith("waiting") and late:
+            phase = f"waiting for trajectories of {', '.join(late)}"
+        t = self._trainer
+        return TrainerStatus(
+            behavior=self.behavior, phase=phase, finished=self.finished, agent_steps=t.agent_steps,
+            env_steps=self._env_steps_before + self.ledger.env_steps, updates=t.updates, policy_updates=t.policy_updates,
+            version=self.version, rows_held=t.rows_held, queued=self._source.waiting(), ledger=self.ledger.report(),
+        )

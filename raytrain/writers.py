@@ -1,0 +1,189 @@
+"""Summaries on disk: TensorBoard event files and ``metrics.csv``, in the folder of their behavior."""
+
+from __future__ import annotations
+
+import csv
+import io
+import math
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from raytrain.files import replace_file
+from raytrain.stats import Summary
+
+CSV_NAME = "metrics.csv"
+_FIXED_COLUMNS = ("step", "elapsed_s", "episodes", "reward_std", "longest_episode")
+_FLUSH_S = 1
+
+
+class _StepOrder:
+    """Refuses what would make a curve run backwards or hold a gap: each summary is later than the one before, all finite."""
+
+    def __init__(self, folder: Path, resume_step: int | None) -> None:
+        self._folder = folder
+        self.last = -1 if resume_step is None else resume_step
+
+    def take(self, summary: Summary) -> None:
+        if summary.step <= self.last:
+            raise ValueError(
+                f"Expected a summary after step {self.last} in {self._folder}, got step {summary.step}. "
+                "Call rewind(step) first when the behavior goes back to a checkpoint."
+            )
+        for tag, value in summary.values.items():
+            if not math.isfinite(value):
+                raise ValueError(f"Expected finite numbers in the summary at step {summary.step}, got {tag!r} = {value}.")
+        self.last = summary.step
+
+
+def _refuse_leftovers(folder: Path, pattern: str) -> None:
+    found = sorted(folder.glob(pattern))
+    if found:
+        raise FileExistsError(
+            f"Expected no {pattern} of another run in {folder}, found {found[0].name}. Resume that run or remove its folder."
+        )
+
+
+class TensorBoardWriter:
+    """Event files of one behavior, for ``tensorboard --logdir``.
+
+    They reach the disk within a second of a summary. A resumed run writes a new file that begins with TensorBoard's purge
+    mark, so points after the checkpoint vanish and the steps of every tag are strictly increasing.
+
+    Args:
+        folder: ``results/<run_id>/<behavior>``.
+        resume_step: agent steps of the checkpoint that the run goes on from; None for a new run.
+
+    Raises:
+        FileExistsError: a new run, and the folder holds event files.
+    """
+
+    def __init__(self, folder: str | os.PathLike[str], resume_step: int | None = None) -> None:
+        self._folder = Path(folder)
+        if resume_step is None:
+            _refuse_leftovers(self._folder, "events.out.tfevents.*")
+        self._open(resume_step)
+
+    def _open(self, resume_step: int | None) -> None:
+        from tensorboardX import SummaryWriter
+
+        self._order = _StepOrder(self._folder, resume_step)
+        # An event file is named by the second it was made in and would be overwritten by the next one of that second.
+        number = len(list(self._folder.glob("events.out.tfevents.*")))
+        self._writer = SummaryWriter(
+            str(self._folder), purge_step=None if resume_step is None else resume_step + 1,
+            flush_secs=_FLUSH_S, filename_suffix=f".{number:04d}",
+        )
+
+    def write(self, summary: Summary) -> None:
+        """One event at ``summary.step`` with every tag.
+
+        Raises:
+            ValueError: a step that is not after the last one, or a value that is not finite.
+        """
+        from tensorboardX.proto.summary_pb2 import Summary as SummaryProto
+
+        self._order.take(summary)
+        # add_scalar would turn the spaces of a tag into underscores, and cost an event per tag.
+        values = [SummaryProto.Value(tag=tag, simple_value=value) for tag, value in summary.values.items()]
+        self._writer.file_writer.add_summary(SummaryProto(value=values), summary.step)
+
+    def hyperparameters(self, values: Mapping[str, Any]) -> None:
+        """Show settings (dotted name -> value) under TensorBoard's tab "Text", as "Hyperparameters". Call before `write`."""
+        rows = "".join(f"| {name} | {value} |\n" for name, value in values.items())
+        self._writer.add_text("Hyperparameters", f"| setting | value |\n|---|---|\n{rows}", self._order.last + 1)
+
+    def rewind(self, step: int) -> None:
+        """The behavior goes back to its checkpoint at `step`: points after it are purged."""
+        self.close()
+        self._open(step)
+
+    def close(self) -> None:
+        """Everything is on disk afterwards. May be called twice."""
+        self._writer.close()
+
+
+class CsvWriter:
+    """``metrics.csv`` of one behavior: a row per summary, a column per tag, ``step`` first. A tag without data is an empty cell.
+
+    A tag that appears later gets a column at the end: the file is written anew, atomically, with empty cells above.
+
+    Args:
+        folder: ``results/<run_id>/<behavior>``.
+        resume_step: agent steps of the checkpoint that the run goes on from: later rows are dropped; None for a new run.
+
+    Raises:
+        FileExistsError: a new run, and the folder holds a ``metrics.csv``.
+        ValueError: the file to go on with is not one that this class wrote.
+    """
+
+    def __init__(self, folder: str | os.PathLike[str], resume_step: int | None = None) -> None:
+        self._path = Path(folder) / CSV_NAME
+        self._path.parent.mkdir(parents=True, exist_ok=True)
+        self._columns: list[str] = []
+        self._file: io.TextIOWrapper | None = None
+        self._order = _StepOrder(self._path, resume_step)
+        if resume_step is None:
+            _refuse_leftovers(self._path.parent, CSV_NAME)
+        elif self._path.exists():
+            self._drop_after(resume_step)
+
+    def write(self, summary: Summary) -> None:
+        """Append a row; readers see it at once.
+
+        Raises:
+            ValueError: a step that is not after the last one, or a value that is not finite.
+        """
+        self._order.take(summary)
+        row = {name: getattr(summary, name) for name in _FIXED_COLUMNS} | summary.values
+        new = [name for name in row if name not in self._columns]
+        if new:
+            rows = self._read() if self._columns else []
+            self._columns += new
+            self._rewrite(rows)
+        if self._file is None:
+            self._file = self._path.open("a", encoding="utf-8", newline="")
+        csv.DictWriter(self._file, self._columns, lineterminator="\n").writerow(row)
+        self._file.flush()
+
+    def rewind(self, step: int) -> None:
+        """The behavior goes back to its checkpoint at `step`: rows after it are dropped."""
+        self._order = _StepOrder(self._path, step)
+        if self._path.exists():
+            self._drop_after(step)
+
+    def close(self) -> None:
+        """May be called twice."""
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+
+    def _drop_after(self, step: int) -> None:
+        kept = [row for row in self._read() if int(row["step"]) <= step]
+        self._rewrite(kept)
+
+    def _read(self) -> list[dict[str, str]]:
+        """Rows on disk; sets the columns. A run that was killed may leave half a row at the end: it is no row."""
+        text = self._path.read_text(encoding="utf-8")
+        reader = csv.DictReader(io.StringIO(text[: text.rfind("\n") + 1]))
+        self._columns = list(reader.fieldnames or [])
+        if self._columns and self._columns[0] != "step":
+            raise ValueError(f"Expected the first column of {self._path} to be 'step', got {self._columns[0]!r}. Move the file away.")
+        rows = []
+        for row in reader:
+            if None in row or None in row.values() or not row["step"].isdecimal():
+                raise ValueError(
+                    f"Expected {len(self._columns)} cells and a step in line {reader.line_num} of {self._path}, got {list(row.values())}. "
+                    "Mend the line or move the file away."
+                )
+            rows.append(row)
+        return rows
+
+    def _rewrite(self, rows: list[dict[str, str]]) -> None:
+        self.close()
+        text = io.StringIO()
+        table = csv.DictWriter(text, self._columns, lineterminator="\n")
+        table.writeheader()
+        table.writerows(rows)
+        replace_file(self._path, text.getvalue().encode())

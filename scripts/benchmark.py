@@ -1,0 +1,132 @@
+#!/usr/bin/env python
+"""Measure raytrain beside the libraries a user would pick instead: one table, a JSON file, docs/benchmarks.md."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import shlex
+import sys
+import time
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import psutil
+from benchmarks.harness import Job, measure
+from benchmarks.peers import LIBRARIES, MARKER, PEERS, default_venvs, ensure
+from benchmarks.plan import NEEDS, plan
+from benchmarks.report import markdown_page, rich_table
+from benchmarks.rows import Run, rows
+from benchmarks.run_folder import read_run_folder
+from rich.console import Console
+
+PACKAGES = ("ray", "tensorflow", "numpy", "gymnasium")
+PEER_PACKAGES = ("stable-baselines3", "sbx-rl", "sample-factory", "ray", "torch", "jax")
+
+
+def choice(text: str, allowed: tuple[str, ...]) -> tuple[str, ...]:
+    """``all``, ``none`` or names separated by commas."""
+    if text == "all":
+        return allowed
+    names = () if text == "none" else tuple(text.split(","))
+    unknown = [name for name in names if name not in allowed]
+    if unknown:
+        raise argparse.ArgumentTypeError(f"expected all, none or some of {', '.join(allowed)}; received {', '.join(unknown)}")
+    return names
+
+
+def parse(arguments: list[str] | None = None) -> argparse.Namespace:
+    """The command line."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--tasks", type=lambda s: choice(s, tuple(NEEDS)), default=tuple(NEEDS),
+                        help=f"all, or of {','.join(NEEDS)} (default: all)")
+    parser.add_argument("--peers", type=lambda s: choice(s, LIBRARIES), default=("sb3", "sbx", "sample-factory"),
+                        help=f"all, none, or of {','.join(LIBRARIES)} (default: sb3,sbx,sample-factory)")
+    parser.add_argument("--seeds", type=int, default=3, help="seeds of cartpole-solve (default: 3)")
+    parser.add_argument("--repeats", type=int, help="rounds of the other measurements (default: 3 for startup, 1 for the rest)")
+    parser.add_argument("--json", type=Path, default=Path("results/benchmark.json"), help="where every raw run goes")
+    parser.add_argument("--docs", type=Path, help="page to write, e.g. docs/benchmarks.md")
+    parser.add_argument("--from-json", action="store_true", help="run nothing: the table and the page from the JSON file")
+    parser.add_argument("--venvs", type=Path, default=default_venvs(), help="folder of the peers' virtual envs")
+    return parser.parse_args(arguments)
+
+
+def machine() -> dict[str, Any]:
+    """What the figures were measured on."""
+    info = Path("/proc/cpuinfo")
+    lines = info.read_text().splitlines() if info.exists() else []
+    names = [line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")]
+    return {
+        "cpu": names[0] if names else platform.processor() or platform.machine(), "cores": psutil.cpu_count(),
+        "memory_gib": round(psutil.virtual_memory().total / 2**30), "system": platform.platform(terse=True),
+        "load1": round(os.getloadavg()[0], 2),
+    }
+
+
+def peer_versions(venvs: Path, names: set[str]) -> dict[str, str]:
+    """Versions of the libraries in the virtual envs `names`."""
+    found = {}
+    for name in names:
+        for package in json.loads((venvs / name / MARKER).read_text())["packages"]:
+            package, _, version = package.partition("==")
+            if package.lower().replace("_", "-") in PEER_PACKAGES:
+                found[package.lower().replace("_", "-")] = version
+    return found
+
+
+def run(job: Job, logs: Path, console: Console) -> Run:
+    """One run, with a line before and one after it."""
+    title = f"{job.measurement}: {job.contestant}, seed {job.seed}" + (" (fills caches only)" if job.warm_up else "")
+    console.print(f"[bold]{time.strftime('%H:%M:%S')}[/] {title} …")
+    result = measure(job, logs, read_run_folder if job.contestant.startswith("raytrain") else None)
+    shown = ("startup_s", "steps_per_s", "rows_per_s", "solve_s", "solve_steps", "other_cores", "error")
+    figures = ", ".join(f"{key} {result[key]}" for key in shown if result.get(key))
+    console.print(f"         {figures}", highlight=False, markup=False)
+    if result.get("error"):
+        console.print(result["log_tail"], highlight=False, markup=False)
+    return result
+
+
+def execute(args: argparse.Namespace, console: Console) -> dict[str, Any]:
+    """Make the virtual envs, run everything; the JSON file is written anew after every run."""
+    jobs = plan(args.tasks, args.peers, args.venvs, args.seeds, args.repeats)
+    venvs = {peer.venv for job in jobs if (peer := PEERS.get(job.contestant)) is not None}
+    for name in sorted(venvs):
+        ensure(args.venvs, name, console.print)
+    record: dict[str, Any] = {
+        "machine": machine(), "date": time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime()),
+        "command": shlex.join(["python", "scripts/benchmark.py", *sys.argv[1:]]), "tasks": list(args.tasks),
+        "versions": {"python": platform.python_version(), **{name: metadata.version(name) for name in PACKAGES}},
+        "peer_versions": peer_versions(args.venvs, venvs), "runs": [],
+    }
+    logs = args.json.parent / f"{args.json.stem}-logs"
+    logs.mkdir(parents=True, exist_ok=True)
+    console.print(f"{len(jobs)} runs, one at a time; logs in {logs}")
+    for job in jobs:
+        record["runs"].append(run(job, logs, console))
+        record["rows"] = [row.to_json() for row in rows(args.tasks, record["runs"])]
+        args.json.write_text(json.dumps(record, indent=1) + "\n")
+    return record
+
+
+def main() -> int:
+    """Exit code 0: everything measured, whatever the verdicts; 1: a figure is missing."""
+    args, console = parse(), Console()
+    if args.from_json:
+        record = json.loads(args.json.read_text())
+    else:
+        record = execute(args, console)
+    table = rows(record["tasks"], record["runs"])
+    console.print(rich_table(table))
+    if args.docs:
+        existing = args.docs.read_text() if args.docs.exists() else ""
+        args.docs.write_text(markdown_page(record, table, existing))
+        console.print(f"Wrote {args.docs}")
+    return int(any(row.passed is None for row in table))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

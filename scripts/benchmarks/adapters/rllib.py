@@ -1,0 +1,71 @@
+"""RLlib, new API stack (options: algo=PPO|APPO, runners, envs = environments a runner, vec=sync|async, threads)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import metered
+
+# RLlib's tuned CartPole examples.
+ARGUMENTS: dict[str, dict[str, Any]] = {
+    "PPO": {"lr": 3e-4, "num_epochs": 6, "vf_loss_coeff": 0.01, "use_kl_loss": True},
+    "APPO": {"train_batch_size_per_learner": 1000, "minibatch_size": 250, "num_epochs": 2, "lr": 7.5e-4, "vf_loss_coeff": 0.05,
+             "entropy_coeff": 0.01},
+}
+MODELS: dict[str, dict[str, Any]] = {
+    "PPO": {"fcnet_hiddens": [32], "fcnet_activation": "linear", "vf_share_layers": True},
+    "APPO": {"fcnet_hiddens": [32]},
+}
+SLOW_PPO = {"train_batch_size_per_learner": 512, "minibatch_size": 256, "num_epochs": 20}  # as Stable-Baselines3's
+
+
+def count_updates() -> None:
+    """Count optimizer steps where the learner makes them (it is local: ``num_learners=0``)."""
+    from ray.rllib.core.learner.torch.torch_learner import TorchLearner
+
+    real = TorchLearner.apply_gradients
+
+    def counted(self: Any, gradients: Any) -> Any:
+        result = real(self, gradients)
+        metered.updates.add()
+        return result
+
+    TorchLearner.apply_gradients = counted
+
+
+def main() -> None:
+    import ray
+    import torch
+    from ray.rllib.algorithms.appo import APPOConfig
+    from ray.rllib.algorithms.ppo import PPOConfig
+    from ray.rllib.core.rl_module.default_model_config import DefaultModelConfig
+    from ray.tune.registry import register_env
+
+    options, slow = metered.options(), metered.case() == "slow-envs"
+    algo, runners, vec = options.pop("algo"), options.pop("runners"), options.pop("vec", "sync")
+    torch.set_num_threads(options.pop("threads", 1))  # of the local learner; Ray already gives each runner one
+    envs = options.pop("envs", 16 // max(runners, 1) if slow else 8)
+    arguments = {**ARGUMENTS[algo], **(SLOW_PPO if slow and algo == "PPO" else {}), **options}
+    count_updates()
+    register_env("bench", lambda _: metered.make_env())
+    ray.init(address="local", num_cpus=max(2, runners + 1), include_dashboard=False, log_to_driver=True)
+    metered.info(lib=f"rllib {algo}", version=ray.__version__, runners=runners, envs_per_runner=envs, vec=vec,
+                 arguments=arguments, model=MODELS[algo])
+    config = (
+        {"PPO": PPOConfig, "APPO": APPOConfig}[algo]()
+        .framework("torch")
+        .environment("bench")
+        .env_runners(num_env_runners=runners, num_envs_per_env_runner=envs, gym_env_vectorize_mode=vec)
+        .learners(num_learners=0)
+        .training(**arguments)
+        .rl_module(model_config=DefaultModelConfig(**MODELS[algo]))
+        .debugging(seed=metered.seed(), log_level="ERROR")
+        .reporting(min_time_s_per_iteration=0, metrics_num_episodes_for_smoothing=100)
+    )
+    algorithm = config.build_algo()
+    while True:
+        algorithm.train()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,54 @@
+"""Sample Factory, APPO (options: async_rl, workers and any argument of its own)."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import metered
+from sample_factory.algo.learning.learner import Learner
+
+_real = Learner._after_optimizer_step  # patched at import: the learner's (spawned) process imports this file too
+
+
+def _counted(self: Any) -> None:
+    _real(self)
+    metered.updates.add()
+
+
+Learner._after_optimizer_step = _counted
+
+
+def make(full_env_name: str, cfg: Any = None, env_config: Any = None, render_mode: str | None = None) -> Any:
+    """A metered environment, whatever name Sample Factory asks for."""
+    return metered.make_env()
+
+
+def main() -> None:
+    from importlib.metadata import version
+
+    from sample_factory.cfg.arguments import parse_full_cfg, parse_sf_args
+    from sample_factory.envs.env_utils import register_env
+    from sample_factory.train import run_rl
+
+    options, slow = metered.options(), metered.case() == "slow-envs"
+    # Its documented CartPole command, with two workers for two cores; slow environments get a worker each.
+    arguments: dict[str, Any] = {
+        "algo": "APPO", "device": "cpu", "seed": metered.seed(), "num_workers": options.pop("workers", 16 if slow else 2),
+        "num_envs_per_worker": 1 if slow else 20, "batch_size": 512, "reward_scale": 0.1, "policy_workers_per_policy": 1,
+        "use_rnn": False, "recurrence": 1, "with_vtrace": False, "train_for_env_steps": 10**9, "train_for_seconds": 10**6,
+        "save_every_sec": 10**5, "stats_avg": 100, "with_wandb": False,
+    }
+    if slow:
+        arguments["worker_num_splits"] = 1
+    arguments.update(options)
+    metered.info(lib="sample-factory", version=version("sample-factory"), arguments=arguments)
+    register_env("bench", make)
+    arguments.update(env="bench", experiment="bench", train_dir=os.path.join(metered.DIR, "sf"))
+    argv = [f"--{name}={value}" for name, value in arguments.items()]
+    parser, _ = parse_sf_args(argv=argv)
+    run_rl(parse_full_cfg(parser, argv))
+
+
+if __name__ == "__main__":
+    main()

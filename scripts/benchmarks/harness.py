@@ -1,0 +1,270 @@
+"""Runs one contestant in a process of its own, watches it from outside and ends its whole process tree."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+import psutil
+
+from benchmarks.counters import CounterReader, Sample, first_reached, rate, value_at
+
+ADAPTERS = Path(__file__).resolve().parent / "adapters"
+POLL_S, SAMPLE_S = 0.1, 0.5
+SOLVED_EPISODES, SOLVED_RETURN = 100, 475.0
+"""CartPole-v1 counts as solved at this mean training return over this many consecutive episodes."""
+
+
+@dataclass(frozen=True)
+class Job:
+    """One run.
+
+    Attributes:
+        measurement: which comparison it belongs to.
+        contestant: who runs.
+        command: the process; ``{dir}`` stands for the folder of this run, ``{seed}`` for the seed.
+        case: which environment (a key of ``metered.CASES``).
+        options: for the adapter.
+        until: what ends the run: the measured window is over, the task is solved, the first env step, or its own end.
+        warm_s, window_s: seconds between the first env step and the window, and its length.
+        cap_s: wall seconds after which the run is given up.
+        grace_s: seconds for a clean end after SIGTERM; 0 ends the whole tree at once.
+        warm_up: only fills caches; not part of any figure.
+    """
+
+    measurement: str
+    contestant: str
+    command: tuple[str, ...]
+    case: str = "cartpole"
+    options: dict[str, Any] = field(default_factory=dict)
+    seed: int = 0
+    until: Literal["window", "solved", "first-step", "exit"] = "window"
+    warm_s: float = 15.0
+    window_s: float = 60.0
+    cap_s: float = 240.0
+    grace_s: float = 0.0
+    warm_up: bool = False
+
+
+class ProcessTree:
+    """CPU time and memory of a process and all its descendants."""
+
+    def __init__(self, pid: int) -> None:
+        self._root = psutil.Process(pid)
+        self._cpu_s: dict[psutil.Process, float] = {}
+        self.peak_rss = 0
+
+    def processes(self) -> list[psutil.Process]:
+        try:
+            return [self._root, *self._root.children(recursive=True)]
+        except psutil.NoSuchProcess:
+            return []
+
+    def cpu_s(self) -> float:
+        """CPU seconds up to now (a process that ended keeps its last value); also follows the peak of the summed RSS."""
+        rss = 0
+        for process in self.processes():
+            try:
+                with process.oneshot():
+                    times = process.cpu_times()
+                    rss += process.memory_info().rss
+            except (psutil.NoSuchProcess, psutil.AccessDenied):
+                continue  # ended between the listing and here
+            self._cpu_s[process] = times.user + times.system
+        self.peak_rss = max(self.peak_rss, rss)
+        return sum(self._cpu_s.values())
+
+    def pss(self) -> int:
+        """Bytes with shared pages divided among those that share them; where the system does not tell, unique bytes."""
+        total = 0
+        for process in self.processes():
+            try:
+                memory = process.memory_full_info()
+            except (psutil.NoSuchProcess, psutil.AccessDenied):
+                continue
+            total += getattr(memory, "pss", memory.uss)
+        return total
+
+    def end(self, process: subprocess.Popen, grace_s: float) -> None:
+        """Ask the root to end cleanly within `grace_s`, then end whatever is left of the tree."""
+        everyone = {*self.processes(), *self._cpu_s}  # with those whose parent ended before them
+        if grace_s and process.poll() is None:
+            process.send_signal(signal.SIGTERM)
+            try:
+                process.wait(grace_s)
+            except subprocess.TimeoutExpired:
+                everyone |= set(self.processes())
+        everyone |= set(self.processes())
+        for kill in (False, True):
+            for member in everyone:
+                try:
+                    member.kill() if kill else member.terminate()
+                except psutil.NoSuchProcess:
+                    continue
+            _, alive = psutil.wait_procs(list(everyone), timeout=3)
+            everyone = set(alive)
+        process.wait()
+
+
+def stepping_memory(reader: CounterReader) -> list[dict[str, Any]]:
+    """Unique memory of each process that steps environments, and whether TensorFlow is mapped into it (None: cannot tell)."""
+    found = []
+    for pid in reader.counting_processes("env"):
+        try:
+            process = psutil.Process(pid)
+            maps = [m.path for m in process.memory_maps()] if hasattr(process, "memory_maps") else None
+            found.append({
+                "uss_mb": round(process.memory_full_info().uss / 1e6, 1),
+                "tensorflow": None if maps is None else any("tensorflow" in path for path in maps),
+            })
+        except (psutil.NoSuchProcess, psutil.AccessDenied):
+            continue
+    return found
+
+
+def busy_cpu_s() -> float:
+    """CPU seconds that anything on this machine has used."""
+    times = psutil.cpu_times()
+    return sum(getattr(times, name, 0.0) for name in ("user", "nice", "system", "irq", "softirq"))
+
+
+class Watch:
+    """One run while it lasts."""
+
+    def __init__(self, job: Job, folder: Path, process: subprocess.Popen, started_s: float) -> None:
+        self.job, self.process, self.started_s = job, process, started_s
+        self.reader = CounterReader(folder)
+        self.tree = ProcessTree(process.pid)
+        self.samples: list[Sample] = []
+        self.window: tuple[float, float] | None = None
+        self.solved: tuple[float, int] | None = None
+        self.memory: dict[str, Any] = {}
+        self._next_sample_s = 0.0
+
+    def follow(self) -> str | None:
+        """Watch until the job's goal, its cap, or the end of the process; returns what went wrong, if anything."""
+        while True:
+            time.sleep(POLL_S)
+            ended = self.process.poll() is not None  # before reading: what it wrote last is then read
+            now = time.time()
+            self._look(now)
+            if self._reached(now) or (ended and self.job.until == "exit" and self.process.returncode == 0):
+                return None
+            if ended:
+                return f"ended by itself with exit code {self.process.returncode}"
+            if now - self.started_s > self.job.cap_s:
+                return f"gave up after {self.job.cap_s:.0f} s"
+
+    def _look(self, now: float) -> None:
+        steps, updates, rows = (self.reader.count(kind).total for kind in ("env", "upd", "row"))
+        if now >= self._next_sample_s:
+            self._next_sample_s = now + SAMPLE_S
+            self.samples.append(Sample(now, steps, updates, rows, self.tree.cpu_s(), busy_cpu_s()))
+        fresh = self.reader.read_episodes()
+        if fresh and self.solved is None:
+            episodes = self.reader.episodes
+            index = first_reached(episodes, SOLVED_EPISODES, SOLVED_RETURN, len(episodes) - fresh)
+            if index is not None:
+                moment = episodes[index].ended_s
+                self.solved = (moment, int(value_at([*self.samples, Sample(now, steps)], moment, "env_steps")))
+
+    def _reached(self, now: float) -> bool:
+        first_s = self.first_s()
+        if first_s is None:
+            return False
+        if self.window is None:
+            self.window = (first_s + self.job.warm_s, first_s + self.job.warm_s + self.job.window_s)
+        window_over = self.samples[-1].time_s >= self.window[1]
+        if window_over and not self.memory:
+            self.memory = {"pss_mib": round(self.tree.pss() / 2**20), "stepping": stepping_memory(self.reader)}
+        return {"window": window_over, "solved": self.solved is not None, "first-step": True, "exit": False}[self.job.until]
+
+    def first_s(self) -> float | None:
+        """When the first env step (or, without envs, the first learnt row) was counted."""
+        return self.reader.count("env").first_s or self.reader.count("row").first_s
+
+    def result(self) -> dict[str, Any]:
+        """Figures of the run."""
+        first_s, steps = self.first_s(), self.reader.count("env").total
+        last = [e.episode_return for e in self.reader.episodes[-SOLVED_EPISODES:]]
+        out: dict[str, Any] = {
+            "startup_s": round(first_s - self.started_s, 2) if first_s else None,
+            "env_steps": steps, "episodes": len(self.reader.episodes),
+            "last_mean": round(sum(last) / len(last), 2) if last else None,
+            "rss_peak_mib": round(self.tree.peak_rss / 2**20), **self.memory,
+        }
+        if self.job.until == "solved":
+            out["solved"] = self.solved is not None
+        if self.solved:
+            out.update(solve_s=round(self.solved[0] - self.started_s, 2), solve_steps=self.solved[1])
+        if self.job.until == "window" and self.window and self.samples[-1].time_s >= self.window[1]:
+            own = rate(self.samples, *self.window, "own_cpu_s")
+            out.update(
+                window_s=round(self.window[1] - self.window[0], 1),
+                steps_per_s=round(rate(self.samples, *self.window, "env_steps"), 1),
+                updates_per_s=round(rate(self.samples, *self.window, "updates"), 1),
+                rows_per_s=round(rate(self.samples, *self.window, "rows"), 1),
+                own_cores=round(own, 2),
+                other_cores=round(max(0.0, rate(self.samples, *self.window, "busy_cpu_s") - own), 2),
+            )
+        return out
+
+
+def environment(job: Job, folder: Path) -> dict[str, str]:
+    """Environment variables of a run: the adapters' modules on the path, no foreign Ray cluster, no chatter."""
+    env = dict(
+        os.environ, BENCH_DIR=str(folder), BENCH_CASE=job.case, BENCH_SEED=str(job.seed), BENCH_OPTS=json.dumps(job.options),
+        PYTHONPATH=str(ADAPTERS), PYTHONWARNINGS="ignore", TF_CPP_MIN_LOG_LEVEL="3", RAY_USAGE_STATS_ENABLED="0",
+        WANDB_MODE="disabled",
+    )
+    for name in ("RAY_ADDRESS", "PYTHONDONTWRITEBYTECODE", "VIRTUAL_ENV"):
+        env.pop(name, None)
+    return env
+
+
+def measure(job: Job, logs: Path, read_folder: Any = None) -> dict[str, Any]:
+    """Run `job` and return its figures; an error is part of them, with the end of the log.
+
+    Args:
+        job: what to run.
+        logs: folder for the output of the process.
+        read_folder: called with the folder of the run after its end; what it returns is added to the figures.
+    """
+    folder = Path(tempfile.mkdtemp(prefix="bench-"))
+    log = logs / f"{job.measurement}-{job.contestant}-{job.seed}.log"
+    load1, started_s = os.getloadavg()[0], time.time()
+    command = [part.format(dir=folder, seed=job.seed) for part in job.command]
+    with log.open("wb") as output:
+        process = subprocess.Popen(command, cwd=folder, env=environment(job, folder), stdout=output, stderr=subprocess.STDOUT,
+                                   stdin=subprocess.DEVNULL, start_new_session=True)
+        watch = Watch(job, folder, process, started_s)
+        try:
+            error = watch.follow()
+        finally:
+            watch.tree.end(process, job.grace_s)
+    info = folder / "info.json"
+    out = {
+        "measurement": job.measurement, "contestant": job.contestant, "seed": job.seed, "warm_up": job.warm_up,
+        "date": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(started_s)), "load1": round(load1, 2), **watch.result(),
+        "wall_s": round(time.time() - started_s, 1), "info": json.loads(info.read_text()) if info.exists() else {},
+    }
+    if read_folder is not None:
+        out.update(read_folder(folder))
+    if error:
+        out.update(error=error, log_tail=log.read_text(errors="replace")[-1500:])
+    shutil.rmtree(folder, ignore_errors=True)
+    return out
+
+
+def adapter(name: str, python: str | Path = sys.executable) -> tuple[str, ...]:
+    """Command that runs the adapter `name` with the interpreter `python`."""
+    return (str(python), str(ADAPTERS / f"{name}.py"))

@@ -1,0 +1,181 @@
+"""From raw runs to the lines of the table: medians, ratios, targets, verdicts."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+Run = dict[str, Any]
+OWN = ("raytrain", "raytrain-python", "ray.init", "random-actions", "rollouts-alone", "updates-alone")
+
+
+@dataclass(frozen=True)
+class Row:
+    """One requirement and what was measured.
+
+    Attributes:
+        task: task it belongs to.
+        what: what is compared.
+        value: our figure; None when it could not be measured.
+        unit: of `value` and `reference`.
+        reference: the figure it is compared with; None where the target is absolute (or nothing was measured).
+        reference_name: whose figure that is.
+        target: the requirement, for people.
+        passed: None when a figure is missing.
+    """
+
+    task: str
+    what: str
+    value: float | None
+    unit: str
+    reference: float | None
+    reference_name: str
+    target: str
+    passed: bool | None
+
+    @property
+    def ratio(self) -> float | None:
+        """`value` / `reference`."""
+        return self.value / self.reference if self.value is not None and self.reference else None
+
+    def to_json(self) -> dict[str, Any]:
+        """For the JSON file, with the ratio."""
+        return {**asdict(self), "ratio": self.ratio}
+
+
+def select(runs: Iterable[Run], measurement: str, contestant: str | None = None) -> list[Run]:
+    """Runs that count: of this measurement (and contestant), no warm-up, no error."""
+    return [
+        run for run in runs
+        if run["measurement"] == measurement and not run.get("warm_up") and not run.get("error")
+        and contestant in (None, run["contestant"])
+    ]
+
+
+def median(runs: Iterable[Run], key: str) -> float | None:
+    """Median of `key` over the runs that have it; None without any."""
+    values = [run[key] for run in runs if run.get(key) is not None]
+    return statistics.median(values) if values else None
+
+
+def best_peer(runs: Sequence[Run], measurement: str, key: str, lowest: bool = False) -> tuple[float | None, str]:
+    """Best median among the peers, and whose it is; (None, "no peer") without any. One that failed half of its runs is out."""
+    found: list[tuple[float, str]] = []
+    for name in dict.fromkeys(run["contestant"] for run in runs):
+        mine = [run for run in select(runs, measurement, name) if run.get(key) is not None]
+        attempts = [r for r in runs if (r["measurement"], r["contestant"]) == (measurement, name) and not r.get("warm_up")]
+        if name in OWN or len(mine) * 2 <= len(attempts):
+            continue
+        found.append((statistics.median(run[key] for run in mine), name))
+    return (min(found) if lowest else max(found)) if found else (None, "no peer")
+
+
+def compare(
+    task: str, what: str, value: float | None, unit: str, reference: tuple[float | None, str], limit: float,
+    at_least: bool = True,
+) -> Row:
+    """A row whose target is `limit` × the reference: at least that, or at most."""
+    number, name = reference
+    ratio = value / number if value is not None and number else None
+    passed = None if ratio is None else ratio >= limit if at_least else ratio <= limit
+    return Row(task, what, value, unit, number, name, f"{'≥' if at_least else '≤'} {limit:g} ×", passed)
+
+
+def absolute(task: str, what: str, value: float | None, unit: str, limit: float, at_least: bool = True) -> Row:
+    """A row whose target is a figure."""
+    passed = None if value is None else value >= limit if at_least else value <= limit
+    return Row(task, what, value, unit, None, "", f"{'≥' if at_least else '≤'} {limit:,g} {unit}", passed)
+
+
+def throughput_rows(runs: Sequence[Run]) -> list[Row]:
+    value = median(select(runs, "throughput", "raytrain"), "steps_per_s")
+    what = "CartPole-v1, learning, native vector env"
+    return [
+        absolute("cartpole-throughput", what, value, "agent steps/s", 90_000),
+        compare("cartpole-throughput", what, value, "agent steps/s", best_peer(runs, "throughput", "steps_per_s"), 12),
+    ]
+
+
+def throughput_python_rows(runs: Sequence[Run]) -> list[Row]:
+    value = median(select(runs, "throughput-python", "raytrain-python"), "steps_per_s")
+    peer = best_peer(runs, "throughput", "steps_per_s")
+    return [compare("cartpole-throughput-python", "CartPole-v1, learning, Python copies", value, "agent steps/s", peer, 2)]
+
+
+def solve_rows(runs: Sequence[Run]) -> list[Row]:
+    mine = [r for r in runs if (r["measurement"], r["contestant"]) == ("solve", "raytrain") and not r.get("warm_up")]
+    solved = [run for run in mine if run.get("solve_s") is not None]
+    # A seed that was never solved has no time: the median over all seeds would be a guess.
+    value = median(solved, "solve_s") if mine and len(solved) == len(mine) else None
+    peer = best_peer(runs, "solve", "solve_s", lowest=True)
+    return [
+        absolute("cartpole-solve", "seeds solved (mean of 475 over 100 episodes)", len(solved) if mine else None, "seeds",
+                 len(mine)),
+        compare("cartpole-solve", "process start to solved", value, "s", peer, 0.75, at_least=False),
+    ]
+
+
+def startup_rows(runs: Sequence[Run]) -> list[Row]:
+    value = median(select(runs, "startup", "raytrain"), "startup_s")
+    bare = median([run["info"] for run in select(runs, "startup", "ray.init")], "ray_init_s")
+    passed = None if value is None or bare is None else value <= bare + 3.0
+    return [Row("startup", "process start to first env step", value, "s", bare, "bare ray.init", "≤ ray.init + 3 s", passed)]
+
+
+def slow_env_rows(runs: Sequence[Run]) -> list[Row]:
+    value = median(select(runs, "slow-envs", "raytrain"), "steps_per_s")
+    alone = median(select(runs, "slow-envs", "random-actions"), "steps_per_s")
+    what = "16 CartPoles with a 10 ms step, learning"
+    peer = best_peer(runs, "slow-envs", "steps_per_s")
+    return [
+        compare("slow-envs", what, value, "env steps/s", (alone, "random actions, no learning"), 0.97),
+        compare("slow-envs", what, value, "env steps/s", peer, 1.0),
+    ]
+
+
+def memory_rows(runs: Sequence[Run]) -> list[Row]:
+    stepping = [process for run in select(runs, "throughput", "raytrain") for process in run.get("stepping", [])]
+    loaded = [process["tensorflow"] for process in stepping]
+    count = None if not loaded or None in loaded else sum(loaded)
+    return [
+        absolute("memory", "env manager, unique memory (USS)", max((p["uss_mb"] for p in stepping), default=None), "MB", 150,
+                 at_least=False),
+        absolute("memory", "env managers with TensorFlow loaded", count, "processes", 0, at_least=False),
+    ]
+
+
+def queue_rows(runs: Sequence[Run]) -> list[Row]:
+    value = median(select(runs, "throughput", "raytrain"), "queue_percent")
+    return [absolute("queue", "queue operations, share of the run", value, "%", 5, at_least=False)]
+
+
+def overlap_rows(runs: Sequence[Run]) -> list[Row]:
+    value = median(select(runs, "throughput", "raytrain"), "steps_per_s")
+    parts = {
+        "rollouts alone": median(select(runs, "alone", "rollouts-alone"), "steps_per_s"),
+        "updates alone": median(select(runs, "alone", "updates-alone"), "rows_per_s"),
+    }
+    slower = None if None in parts.values() else min(parts, key=parts.__getitem__)
+    reference = (parts[slower], slower) if slower else (None, "rollouts, updates alone")
+    return [compare("overlap", "CartPole-v1, learning, native vector env", value, "agent steps/s", reference, 0.8)]
+
+
+ROWS: dict[str, Callable[[Sequence[Run]], list[Row]]] = {
+    "cartpole-throughput": throughput_rows,
+    "cartpole-throughput-python": throughput_python_rows,
+    "overlap": overlap_rows,
+    "cartpole-solve": solve_rows,
+    "startup": startup_rows,
+    "slow-envs": slow_env_rows,
+    "memory": memory_rows,
+    "queue": queue_rows,
+}
+"""Task -> its rows, in the order of the table."""
+
+
+def rows(tasks: Iterable[str], runs: Sequence[Run]) -> list[Row]:
+    """The table of `tasks`."""
+    wanted = set(tasks)
+    return [row for task, make in ROWS.items() if task in wanted for row in make(runs)]

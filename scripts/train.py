@@ -1,0 +1,12 @@
+#!/usr/bin/env python
+"""Train from a YAML file: ``python scripts/train.py FILE``, the same as ``raytrain train FILE``. Works from a clone, installed or not."""
+
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+from raytrain.cli import main  # noqa: E402
+
+if __name__ == "__main__":
+    raise SystemExit(main(["train", *sys.argv[1:]]))

@@ -1,0 +1,1 @@
+"""Learning: policies, losses and algorithms (NumPy and TensorFlow only; never Ray)."""

@@ -1,0 +1,63 @@
+"""What the system asks of an algorithm."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import numpy as np
+
+from trainers.trajectory import TrajectoryBatch
+
+Weights = dict[str, np.ndarray]
+"""Tensor name -> array. Immutable once published."""
+
+
+@dataclass(frozen=True)
+class TrainerState:
+    """Everything a trainer needs to go on exactly where it was.
+
+    Attributes:
+        tensors: weights, optimizer slots, statistics; stored as safetensors.
+        scalars: counters and random-number state; JSON-able.
+    """
+
+    tensors: dict[str, np.ndarray] = field(default_factory=dict)
+    scalars: dict[str, Any] = field(default_factory=dict)
+
+
+class Trainer(Protocol):
+    """One algorithm for one behavior. Single-threaded: only the trainer loop calls it.
+
+    Attributes:
+        agent_steps: rows taken in by `process` so far.
+        updates: optimizer steps so far.
+        policy_updates: learning calls so far.
+    """
+
+    agent_steps: int
+    updates: int
+    policy_updates: int
+
+    def process(self, batch: TrajectoryBatch, manager: str = "") -> dict[str, float]:
+        """Take trajectories in; `manager` names who collected them (agent and episode ids are unique within it). Returns statistics by tag."""
+
+    def is_ready(self) -> bool:
+        """Whether `update` has enough rows to learn from."""
+
+    @property
+    def rows_held(self) -> int:
+        """Rows taken in and not learnt from yet."""
+
+    def update(self, between_chunks: Callable[[], None] = lambda: None) -> dict[str, float]:
+        """Learn from every row held. `between_chunks` is called about every second. Returns statistics by tag."""
+
+    def policy_weights(self) -> Weights:
+        """What a policy needs to act: network weights and normaliser, fresh arrays that nobody changes later."""
+
+    def state(self) -> TrainerState:
+        """Exact state, between two updates (rows held are not part of it)."""
+
+    def load_state(self, state: TrainerState) -> None:
+        """Continue from `state`; settings stay those given to the constructor."""
