@@ -111,14 +111,15 @@ class CopiesEnv:
 
     def act(self, behavior: str, agent_id: np.ndarray, actions: Actions) -> None:
         """See `BatchedEnv.act`."""
-        if not self._awaiting[agent_id].all():
-            late = [int(a) for a in agent_id if not self._awaiting[a]]
-            raise ValueError(f"act({behavior!r}): expected agents that wait for a decision, received agents {late} that do not.")
+        slots = agent_id.tolist()
+        if not self._awaiting[agent_id].all() or len(set(slots)) != len(slots):
+            raise ValueError(f"act: expected each agent once and only agents that wait for a decision, received {slots}; "
+                             f"{np.flatnonzero(self._awaiting).tolist()} wait.")
+        env_actions = to_env_actions(self._spec.action, actions)
         self._awaiting[agent_id] = False
         self._in_flight[agent_id] = True
-        env_actions = to_env_actions(self._spec.action, actions)
         is_box = self._spec.action.kind == "box"
-        for row, slot in enumerate(agent_id.tolist()):
+        for row, slot in enumerate(slots):
             # With the ellipsis a Box of rank 0 gets an array, as its space wants; without it Discrete gets a NumPy integer.
             self._begin(slot, env_actions[row, ...] if is_box else env_actions[row])
 

@@ -65,7 +65,7 @@ class EnvFactory:
             self._raise_if_kwargs(error)
             raise env_fault(error, f"while making {self.env}") from error
         if not isinstance(made, (gym.Env, VectorEnv)):
-            raise ValueError(  # noqa: TRY004: what a configuration asks for is wrong, and such errors are ValueErrors
+            raise ValueError(  # noqa: TRY004 - what a configuration asks for is wrong, and such errors are ValueErrors
                 f"{self.env}: expected the factory to return a gymnasium.Env or gymnasium.vector.VectorEnv, "
                 f"received {type(made).__module__}.{type(made).__qualname__}.")
         return made
@@ -85,7 +85,7 @@ class EnvFactory:
         if not callable(factory):
             names = [n for n in dir(module) if not n.startswith("_") and callable(getattr(module, n))]
             near = difflib.get_close_matches(name, names, n=3, cutoff=0.4) or names[:5]
-            raise ValueError(  # noqa: TRY004: as above
+            raise ValueError(  # noqa: TRY004 - as above
                 f"env: {self.env!r}: {module.__file__} has no function or class {name!r}; it has: {', '.join(near) or 'none'}.")
         return factory, dict(self.kwargs)
 

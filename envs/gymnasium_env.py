@@ -12,10 +12,11 @@ from gymnasium.vector import VectorEnv
 from envs.base import BatchedEnv
 from envs.copies import CopiesEnv
 from envs.factories import EnvFactory, behavior_name
-from envs.inline import InlineWorkers
 from envs.native import NativeVectorEnv
+from envs.single_env import SingleEnv
 from envs.spaces import behavior_spec
 from envs.specs import BehaviorSpec
+from envs.stepping import make_workers, measure
 
 __all__ = ["NATIVE_IDS", "STEPPING", "behavior_name", "make_batched_env", "probe_spec"]
 
@@ -63,11 +64,31 @@ def make_batched_env(
     if num_envs < 1:
         raise ValueError(f"env_settings.num_envs: expected at least 1, received {num_envs}.")
     factory = EnvFactory(env, dict(env_kwargs), tuple(str(folder) for folder in import_dirs))
-    if stepping == "auto" and env in NATIVE_IDS and NATIVE_KWARGS.issuperset(env_kwargs):
-        vector_env = gym.make_vec(env, num_envs=num_envs, vectorization_mode="vector_entry_point", **env_kwargs)
-        return NativeVectorEnv(vector_env, behavior_name(env), seed, first_env_index)
-    workers = InlineWorkers(factory, num_envs)
+    if stepping == "auto":
+        chosen = _choose(factory, num_envs, seed)
+        if isinstance(chosen, VectorEnv):
+            return NativeVectorEnv(chosen, behavior_name(env, chosen), seed, first_env_index)
+        stepping = chosen
+    workers = make_workers(factory, num_envs, stepping, first_env_index)
     return CopiesEnv(workers, num_envs, seed, first_env_index, wait_for_all, step_timeout_s)
+
+
+def _choose(factory: EnvFactory, num_envs: int, seed: np.random.SeedSequence) -> VectorEnv | str:
+    """A vector environment that does the same task, or else how copies of the environment are best stepped."""
+    if factory.env in NATIVE_IDS and NATIVE_KWARGS.issuperset(factory.kwargs):
+        return gym.make_vec(factory.env, num_envs=num_envs, vectorization_mode="vector_entry_point", **factory.kwargs)
+    made = factory.make(num_envs)
+    if not isinstance(made, VectorEnv):
+        copy = SingleEnv(factory, made)
+        try:
+            return measure(copy, seed).best_stepping() if num_envs > 1 else "inline"
+        finally:
+            copy.close()
+    if made.num_envs != num_envs:
+        made.close()
+        raise ValueError(f"{factory.env}: expected a vector environment of env_settings.num_envs = {num_envs} environments, received "
+                         f"one of {made.num_envs}. A factory with a parameter num_envs is given the number.")
+    return made
 
 
 def probe_spec(env: str, env_kwargs: dict[str, Any], import_dirs: Sequence[str] = ()) -> dict[str, BehaviorSpec]:

@@ -17,8 +17,13 @@ class InlineWorkers:
 
     stepping = "inline"
 
-    def __init__(self, factory: EnvFactory, num_envs: int) -> None:
-        self._envs = [SingleEnv(factory) for _ in range(num_envs)]
+    def __init__(self, factory: EnvFactory, num_envs: int, first_env_index: int) -> None:
+        self._envs: list[SingleEnv] = []
+        for slot in range(num_envs):
+            try:
+                self._envs.append(SingleEnv(factory))
+            except EnvFault as fault:
+                raise fault.located(first_env_index + slot, None, None, None) from fault
         self.name, self.spec = self._envs[0].name, self._envs[0].spec
         self._requests: dict[int, tuple[int, Reset | np.ndarray]] = {}
 

@@ -78,11 +78,11 @@ class NativeVectorEnv:
 
     def act(self, behavior: str, agent_id: np.ndarray, actions: Actions) -> None:
         """See `BatchedEnv.act`. Quickest with the very `agent_id` array of the message."""
+        env_actions = to_env_actions(self._action_spec, actions)
         if agent_id is not self._delivered or len(agent_id) != self._waiting_for:
-            self._check_awaiting(agent_id)
+            self._answer_part(agent_id)
         elif len(agent_id) < self._n:
             self._actions = self._idle_actions.copy()
-        env_actions = to_env_actions(self._action_spec, actions)
         if len(agent_id) == self._n and agent_id is self._ids:
             self._actions = env_actions
         else:
@@ -90,7 +90,7 @@ class NativeVectorEnv:
         self._waiting_for -= len(agent_id)
         self._in_flight += len(agent_id)
 
-    def _check_awaiting(self, agent_id: np.ndarray) -> None:
+    def _answer_part(self, agent_id: np.ndarray) -> None:
         """Note that a part of the waiting agents is answered; the first part brings a fresh array of actions."""
         if self._waiting_for == len(self._delivered):
             self._actions = self._idle_actions.copy()  # never the array of the step before: the environment may have kept it

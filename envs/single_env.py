@@ -54,10 +54,11 @@ class SingleEnv:
         spec: its specs.
     """
 
-    def __init__(self, factory: EnvFactory) -> None:
-        env = factory.make()
+    def __init__(self, factory: EnvFactory, made: gym.Env | None = None) -> None:
+        """`made` is what `factory` returned, where it has been called already."""
+        env = factory.make() if made is None else made
         if not isinstance(env, gym.Env):
-            raise ValueError(  # noqa: TRY004: a wrong configuration is a ValueError
+            raise ValueError(  # noqa: TRY004 - a wrong configuration is a ValueError
                 f"{factory.env}: the factory returned a vector environment, which is stepped as one and cannot be copied. "
                 "Set env_settings.stepping to auto.")
         self.env = env

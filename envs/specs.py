@@ -165,9 +165,17 @@ def to_env_actions(spec: ActionSpec, actions: Actions) -> np.ndarray:
     Box holds integers; a discrete branch gets its index plus the branch's ``start``.
 
     Returns:
-        Array ``[n, *spec.shape]`` of ``spec.dtype``, each element inside the bounds of the space.
+        A new array ``[n, *spec.shape]`` of ``spec.dtype``, each element inside the bounds of the space.
+
+    Raises:
+        ValueError: an action is NaN or infinite.
     """
     if spec.kind == "box":
+        finite = np.isfinite(actions.continuous)
+        if not finite.all():
+            row, dimension = (int(i) for i in np.argwhere(~finite)[0])
+            raise ValueError(f"Expected finite actions, received {actions.continuous[row, dimension]} in dimension {dimension} of row "
+                             f"{row}: the policy's weights or its observations are not finite.")
         low, high = np.asarray(spec.low), np.asarray(spec.high)
         unit = np.clip(actions.continuous, -1.0, 1.0).astype(np.float64)
         env = np.clip(low + (unit + 1.0) * 0.5 * (high - low), low, high)

@@ -11,6 +11,7 @@ import numpy as np
 
 from envs.base import EnvFault
 from envs.factories import EnvFactory
+from envs.faults import env_fault
 from envs.single_env import Outcome, Reset, SingleEnv
 from envs.specs import BehaviorSpec
 
@@ -73,11 +74,15 @@ def _work(
 ) -> None:
     try:
         env = SingleEnv(factory)
-    except BaseException as error:  # noqa: BLE001: it is raised again in the thread that waits for this one
+    except BaseException as error:  # noqa: BLE001 - it is raised again in the thread that waits for this one
         made((slot, error))
         return
     made((slot, (env.name, env.spec)))
     while (request := commands.get()) is not None:
         epoch, command = request
-        outcomes.put((slot, epoch, env.run(command)))
+        try:
+            outcome = env.run(command)
+        except BaseException as error:  # noqa: BLE001 - a thread that ends without an answer would let its caller wait for ever
+            outcome = env_fault(error, "in the environment's thread")
+        outcomes.put((slot, epoch, outcome))
     env.close()

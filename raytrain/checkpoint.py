@@ -11,6 +11,7 @@ from __future__ import annotations
 import os
 import re
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 from typing import Literal, NamedTuple
 
@@ -64,7 +65,6 @@ class CheckpointStore:
         self.messages: list[str] = []
         self._folder = self.run_path / _FOLDER
         self._best = self.run_path / "best"
-        self._cleaned = False
 
     def paths(self) -> list[Path]:
         """Numbered checkpoints, oldest first. One without a manifest does not exist."""
@@ -134,11 +134,8 @@ class CheckpointStore:
         temporary, former = self._folder / ".tmp-best", self._folder / ".trash-best"
         try:
             self._clean_up()
-            shutil.copytree(path, temporary, copy_function=_link_or_copy)
-            _sync_tree(temporary)
+            _link_folder(path, temporary)
             if self._best.exists():
-                if former.exists():
-                    shutil.rmtree(former)
                 os.replace(self._best, former)
             os.replace(temporary, self._best)
             sync_folder(self.run_path)
@@ -148,18 +145,15 @@ class CheckpointStore:
             shutil.rmtree(temporary, ignore_errors=True)
             self._restore_best()
         if former.exists():
-            self._delete(former)
+            self._delete(former, shutil.rmtree)
 
     def _clean_up(self) -> None:
-        """Once, before the first write: remove what a dead writer left. The run's lock says that no other writer lives."""
-        if self._cleaned:
-            return
+        """Before each write: remove what a dead writer or a failure left. The run's lock says that no other writer lives."""
         self._folder.mkdir(exist_ok=True)
         sync_folder(self.run_path)
         self._restore_best()
         for path in [*self._folder.glob(".tmp-*"), *self._folder.glob(".trash-*")]:
-            shutil.rmtree(path)
-        self._cleaned = True
+            self._delete(path, shutil.rmtree)
 
     def _restore_best(self) -> None:
         """A folder cannot be swapped in one step: whoever died or failed between the two leaves the former best here."""
@@ -172,17 +166,17 @@ class CheckpointStore:
         kept = self.paths()[-self.keep:]
         for path in _numbered(self._folder):
             if int(path.name) < int(kept[0].name):
-                self._delete(path)
+                self._delete(path, remove_folder)
         try:
             replace_file(self.run_path / "latest", f"{newest.relative_to(self.run_path).as_posix()}\n".encode())
         except OSError as error:
             self.messages.append(f"Checkpoint {newest.name} is complete, but {self.run_path / 'latest'} could not be written: {error}")
 
-    def _delete(self, path: Path) -> None:
+    def _delete(self, path: Path, how: Callable[[Path], None]) -> None:
         try:
-            remove_folder(path)
+            how(path)
         except OSError as error:
-            self.messages.append(f"Could not delete the old checkpoint {path}: {error}. Delete it yourself to free its space.")
+            self.messages.append(f"Could not delete {path}, which is not needed any more: {error}. The next save tries again.")
 
     def _write_error(self, path: Path, error: OSError, size: int | None = None) -> CheckpointWriteError:
         there = self.run_path if self.run_path.exists() else Path(self.run_path.anchor or ".")
@@ -190,7 +184,7 @@ class CheckpointStore:
         return CheckpointWriteError(
             error.errno,
             f"Cannot write checkpoint {path}: {error.strerror or error}. "
-            f"{f'It needs {_megabytes(size)}; ' if size is not None else ''}{_megabytes(shutil.disk_usage(there).free)} are free there. "
+            f"{f'It needs {_readable(size)}; ' if size is not None else ''}{_readable(shutil.disk_usage(there).free)} are free there. "
             "Free some space or make the folder writable"
             f"{f', then go on with --resume: checkpoint {good[-1].name} is intact.' if good else '; there is no earlier checkpoint.'}",
         )
@@ -259,17 +253,18 @@ def _write_files(folder: Path, files: dict[str, bytes]) -> None:
     for name, data in files.items():
         (folder / name).parent.mkdir(exist_ok=True)
         write_synced(folder / name, data)
-    _sync_tree(folder)
+    for subfolder in {(folder / name).parent for name in files}:
+        sync_folder(subfolder)
 
 
-def _sync_tree(folder: Path) -> None:
-    for path in folder.iterdir():
-        if path.is_dir():
-            sync_folder(path)
-    sync_folder(folder)
+def _link_folder(source: Path, target: Path) -> None:
+    target.mkdir()
+    for item in source.iterdir():
+        (_link_folder if item.is_dir() else _link_or_copy)(item, target / item.name)
+    sync_folder(target)
 
 
-def _link_or_copy(source: str, target: str) -> None:
+def _link_or_copy(source: Path, target: Path) -> None:
     """Checkpoint files never change, so two folders may share them; file systems without hard links get a copy."""
     try:
         os.link(source, target)
@@ -279,5 +274,5 @@ def _link_or_copy(source: str, target: str) -> None:
             os.fsync(file.fileno())
 
 
-def _megabytes(size: int) -> str:
-    return f"{size / 1e6:,.1f} MB"
+def _readable(size: int) -> str:
+    return f"{size / 1e6:,.1f} MB" if size >= 1e6 else f"{size / 1e3:,.1f} kB"

@@ -210,7 +210,7 @@ class Collector:
             rows = np.repeat(offset, length) + np.arange(total)
 
             def flat(tape: np.ndarray) -> np.ndarray:
-                return tape.reshape(-1, *tape.shape[2:]).take(rows, axis=0)
+                return tape.reshape(tape.shape[0] * tape.shape[1], *tape.shape[2:]).take(rows, axis=0)
 
             self._spilled.append(TrajectoryBatch(
                 obs={k: flat(v) for k, v in self._obs.items()},

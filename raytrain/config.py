@@ -123,11 +123,12 @@ def _apply_overrides(document: Document, overrides: Mapping[str, Any]) -> list[P
             problems.append(problem)
             continue
         section = document.data
-        for key in path[:-1]:
+        for depth, key in enumerate(path[:-1], 1):
             if not isinstance(section.get(key), dict):
                 section[key] = {}
+                document.overridden.add(path[:depth])
             section = section[key]
-        section[path[-1]] = value
+        section[path[-1]] = unshared(value)
         document.overridden.add(path)
     _let_command_line_settle_resume(document)
     return problems
@@ -169,9 +170,15 @@ def _by_declared_type(path: KeyPath, text: str) -> Any:
 def _let_command_line_settle_resume(document: Document) -> None:
     """``--force`` beats ``resume: true`` in the file, and the other way round; only both at once are a contradiction."""
     section = document.data.get("checkpoint_settings")
+    said = {path[1] for path in document.overridden if path[0] == "checkpoint_settings" and len(path) == 2}
     for asked, other in (("resume", "force"), ("force", "resume")):
-        said = [path[-1] for path in document.overridden if path[0] == "checkpoint_settings"]
-        if asked in said and other not in said and section[asked] is True and section.get(other) is True:
+        if (
+            isinstance(section, dict)
+            and asked in said
+            and other not in said
+            and section[asked] is True
+            and section.get(other) is True
+        ):
             section[other] = False
 
 
@@ -190,17 +197,19 @@ def _validate(document: Document) -> tuple[RunConfig | None, list[Problem]]:
             return (None if refused else config), list(problems.values())
         except ValidationError as error:
             errors = error.errors(include_url=False)
+        # From the second time on, only rules between fields are news, and only those between fields that were not taken out.
+        first, taken_out = not refused, set(refused)
         removed = False
         for found in errors:
             path = location(found)
-            clash = found.get("ctx", {})
-            fields = {(*path, clash.get("field", "")), (*path, clash.get("other", ""))}
-            if not (found["type"] == "contradiction" and fields & refused):
+            clash = found["type"] == "contradiction"
+            fields = {(*path, found["ctx"]["field"]), (*path, found["ctx"]["other"])} if clash else {path}
+            if first or (clash and not fields & taken_out):
                 problem = translate(found, origin(path, found, document.data), document)
                 problems.setdefault((problem.path, problem.message), problem)
-            for taken in fields if found["type"] == "contradiction" else {path}:
-                refused.add(taken)
-                removed |= _remove(data, taken)
+            for field in fields:
+                refused.add(field)
+                removed |= _remove(data, field)
         if not removed:
             return None, list(problems.values())
 

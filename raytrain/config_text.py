@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from math import ceil
 from pathlib import Path
@@ -31,18 +30,13 @@ def to_yaml(config: RunConfig, header: Mapping[str, Any] | None = None) -> str:
 
 
 def json_schema() -> dict[str, Any]:
-    """JSON Schema (draft 2020-12) of a configuration file, with which editors complete and check it."""
+    """JSON Schema (draft 2020-12) of a configuration file, with which editors complete and check it; ``yaml/schema.json`` holds it."""
     schema = RunConfig.model_json_schema()
     # An empty section is refused, so editors must not offer null for it; leaving the key out is how to have none.
     defaults = schema["properties"]["default_settings"]
     defaults["$ref"] = defaults.pop("anyOf")[0]["$ref"]
     del defaults["default"]
     return {"$schema": "https://json-schema.org/draft/2020-12/schema", **schema, "title": "raytrain configuration"}
-
-
-def write_json_schema(path: str | Path) -> None:
-    """Write `json_schema` to a file: ``python -c "from raytrain.config_text import *; write_json_schema('yaml/schema.json')"``."""
-    Path(path).write_text(json.dumps(json_schema(), indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
 
 
 def summary_rows(config: RunConfig) -> list[tuple[str, str]]:

@@ -1,7 +1,7 @@
 """What the user sees: start-up tables, one line per summary, a progress bar, waits and errors.
 
 On a terminal there is some colour and a bar at the bottom. Otherwise (a file, a pipe, a notebook, ``NO_COLOR``,
-``TERM=dumb``) there are plain lines without escape codes and no bar.
+``TERM=dumb``, an encoding other than UTF) there are plain lines without escape codes and no bar.
 """
 
 from __future__ import annotations
@@ -17,19 +17,11 @@ from rich.console import Console as RichConsole
 from rich.console import Group, RenderableType
 from rich.padding import Padding
 from rich.progress import BarColumn, Progress, ProgressColumn, Task, TaskID, TextColumn
-from rich.table import Table
+from rich.table import Column, Table
 from rich.text import Text
 
-from raytrain.messages import QUEUE_CAPACITY
-from raytrain.stats import (
-    CUMULATIVE_REWARD,
-    EPISODE_LENGTH,
-    POLICY_LAG_MEAN,
-    QUEUE_FILL,
-    STEPS_PER_SECOND,
-    UPDATES_PER_SECOND,
-    Summary,
-)
+from raytrain.stats import Summary
+from raytrain.summary_line import SummaryLines, format_number, format_seconds
 
 Rows = Sequence[tuple[str, Any]]
 
@@ -83,7 +75,10 @@ class Console:
         self, file: TextIO | None = None, error_file: TextIO | None = None, clock: Callable[[], float] = time.monotonic,
         environ: Mapping[str, str] = os.environ,
     ) -> None:
-        self.is_plain = not (file or sys.stdout).isatty() or bool(environ.get("NO_COLOR")) or environ.get("TERM") in ("dumb", "unknown")
+        stream = file or sys.stdout
+        self._encoding = getattr(stream, "encoding", None) or "utf-8"
+        is_utf = self._encoding.lower().startswith("utf")
+        self.is_plain = not (stream.isatty() and is_utf) or bool(environ.get("NO_COLOR")) or environ.get("TERM") in ("dumb", "unknown")
         if self.is_plain:
             self._out = RichConsole(file=file, force_terminal=False, force_jupyter=False, color_system=None, width=_PLAIN_WIDTH)
         else:
@@ -91,11 +86,13 @@ class Console:
         self._error_file = error_file
         self._clock = clock
         self.silence = SilenceGuard(clock)
-        self._lines = SummaryLines(plus_minus="±" if self._out.encoding.lower().startswith("utf") else "+/-")
+        self._lines = SummaryLines(plus_minus="±" if is_utf else "+/-")
         self._pending: dict[str, Summary] = {}
         self._printed_at = self._drawn_at = -float("inf")
         self._bar: Progress | None = None
         self._tasks: dict[str, TaskID] = {}
+        self._steps: dict[str, int] = {}
+        self._moved = False
         self._waiting_for, self._waiting_since = "", clock()
 
     def header(self, title: str, rows: Rows) -> None:
@@ -150,18 +147,22 @@ class Console:
             return
         if self._bar is None:
             self._bar = Progress(
-                TextColumn("{task.description}", style="bold cyan"), BarColumn(), _ProgressText(),
+                TextColumn("{task.description}", style="bold cyan"), BarColumn(), _ProgressText(Column(no_wrap=True)),
                 console=self._out, transient=True, auto_refresh=False, get_time=self._clock,
             )
             self._bar.start()
         if behavior not in self._tasks:
             # The steps of a resumed run are no progress of this one: they must not count towards the rate.
             self._tasks[behavior] = self._bar.add_task(behavior, total=max_steps, completed=agent_steps, mean_return=mean_return)
+        self._moved |= agent_steps != self._steps.get(behavior)
+        self._steps[behavior] = agent_steps
+        self._bar.update(self._tasks[behavior], completed=agent_steps, total=max_steps, mean_return=mean_return)
         if self._clock() - self._drawn_at >= _BAR_EVERY_S:
-            self._bar.update(self._tasks[behavior], completed=agent_steps, total=max_steps, mean_return=mean_return)
             self._bar.refresh()
             self._drawn_at = self._clock()
-            self.silence.spoke()
+            if self._moved:  # a bar that stands still is silence
+                self.silence.spoke()
+            self._moved = False
 
     def error(self, text: str, user_traceback: str = "", log_file: str | os.PathLike[str] | None = None) -> None:
         """A plain block on stderr, the user's traceback first, so that the last lines on the screen hold what went wrong and where.
@@ -209,8 +210,9 @@ class Console:
         if self.is_plain:
             with self._out.capture() as captured:
                 self._out.print(what, markup=False, highlight=False)
-            # Tables pad every line to their full width.
-            what = Text("\n".join(line.rstrip() for line in captured.get().splitlines()))
+            # Tables pad every line to their full width. A stream that cannot encode a character must not end the run.
+            text = "\n".join(line.rstrip() for line in captured.get().splitlines())
+            what = Text(text.encode(self._encoding, "replace").decode(self._encoding))
         self._out.print(what, soft_wrap=copyable or self.is_plain, markup=False, highlight=False)
         self.silence.spoke()
 
@@ -219,71 +221,6 @@ class Console:
             self._bar.stop()
             self._bar = None
             self._tasks.clear()
-
-
-class SummaryLines:
-    """Summaries as lines whose columns stay in place from line to line."""
-
-    def __init__(self, plus_minus: str = "±") -> None:
-        self._plus_minus = plus_minus
-        self._name_width = 0
-        self._step_width = len("100,000")
-        self._had_episode: set[str] = set()
-
-    def know(self, behavior: str, max_steps: int = 0) -> None:
-        """Leave room for this behavior and its largest step."""
-        self._name_width = max(self._name_width, len(behavior))
-        self._step_width = max(self._step_width, len(f"{max_steps:,}"))
-
-    def line(self, summary: Summary, width: int) -> Text:
-        """`summary` in at most `width` characters where possible: what matters least (the highest rank) is left out."""
-        self.know(summary.behavior, summary.step)
-        parts = [
-            (0, Text(f"{summary.behavior:<{self._name_width}}", style="bold cyan")),
-            (0, _labelled("step", f"{summary.step:>{self._step_width},}")),
-            (3, Text(f"{format_seconds(summary.elapsed_s):>8}")),
-            *self._episode_parts(summary),
-            *_system_parts(summary.values),
-        ]
-        left = width + 2
-        shown = []
-        for position, (rank, part) in sorted(enumerate(parts), key=lambda item: item[1][0]):
-            if rank == 0 or len(part) + 2 <= left:
-                shown.append(position)
-                left -= len(part) + 2
-        line = Text("  ").join(parts[position][1] for position in sorted(shown))
-        line.rstrip()
-        return line
-
-    def _episode_parts(self, summary: Summary) -> list[tuple[int, Text]]:
-        values, known = summary.values, summary.behavior in self._had_episode
-        if CUMULATIVE_REWARD not in values:
-            text = f"no {'new ' if known else ''}episode finished{'' if known else ' yet'}; longest running: {summary.longest_episode:,} steps"
-            return [(0, Text(f"{text:<54}", style="yellow"))]
-        self._had_episode.add(summary.behavior)
-        spread = "" if summary.reward_std is None else f" {self._plus_minus} {format_number(summary.reward_std):<6}"
-        return [
-            (0, Text.assemble(("return ", "dim"), (f"{format_number(values[CUMULATIVE_REWARD]):>8}", "bold green"), spread)),
-            (2, Text(f"({summary.episodes:,} episode{'s' if summary.episodes != 1 else ''})".ljust(16))),
-            (4, _labelled("length", f"{format_number(values[EPISODE_LENGTH], decimals=0):>5}")),
-        ]
-
-
-def _system_parts(values: Mapping[str, float]) -> list[tuple[int, Text]]:
-    parts = []
-    if STEPS_PER_SECOND in values:
-        parts.append((1, Text.assemble(f"{format_number(values[STEPS_PER_SECOND], decimals=0):>7}", (" steps/s", "dim"))))
-    if POLICY_LAG_MEAN in values:
-        parts.append((5, _labelled("lag", f"{values[POLICY_LAG_MEAN]:>3.1f}")))
-    if UPDATES_PER_SECOND in values:
-        parts.append((6, Text.assemble(f"{format_number(values[UPDATES_PER_SECOND], decimals=0):>5}", (" updates/s", "dim"))))
-    if QUEUE_FILL in values:
-        parts.append((6, _labelled("queue", f"{values[QUEUE_FILL]:>4.1f}/{QUEUE_CAPACITY}")))
-    return parts
-
-
-def _labelled(label: str, value: str) -> Text:
-    return Text.assemble((f"{label} ", "dim"), value)
 
 
 class _ProgressText(ProgressColumn):
@@ -295,7 +232,7 @@ class _ProgressText(ProgressColumn):
             parts += [f"{task.speed:,.0f}/s", f"{format_seconds(task.remaining / task.speed)} left"]
         if task.fields["mean_return"] is not None:
             parts.append(f"return {format_number(task.fields['mean_return'])}")
-        return Text("  ".join(parts), no_wrap=True)
+        return Text("  ".join(parts))
 
 
 def _grid(rows: Rows) -> RenderableType:
@@ -305,19 +242,3 @@ def _grid(rows: Rows) -> RenderableType:
     for key, value in rows:
         table.add_row(Text(key), Text(str(value)))
     return Padding(table, (0, 0, 0, 2))
-
-
-def format_number(value: float, decimals: int | None = None) -> str:
-    """Three to four figures that matter (0.123, 9.53, 145.2, 12,345), or a fixed number of decimals."""
-    if decimals is None:
-        size = abs(value)
-        decimals = 3 if size < 1 else 2 if size < 100 else 1 if size < 10_000 else 0
-    return f"{value:,.{decimals}f}"
-
-
-def format_seconds(seconds: float) -> str:
-    """12.3 s, 4m 03s, 1h 02m."""
-    if seconds < 60:
-        return f"{seconds:.1f} s"
-    minutes, hours = int(seconds // 60), int(seconds // 3600)
-    return f"{minutes}m {int(seconds % 60):02d}s" if hours == 0 else f"{hours}h {minutes % 60:02d}m"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import secrets
 import sys
 import time
@@ -169,8 +170,8 @@ def _with_names(config: RunConfig) -> RunConfig:
         config = config.with_seed(secrets.randbelow(10_000))
     saved = config.checkpoint_settings
     if saved.run_id is None:
-        name = next(iter(config.behaviors), "run")
-        run_id = f"{name}-{datetime.now():%Y%m%d-%H%M%S}"
+        name = re.sub(r"[^A-Za-z0-9_.-]+", "_", next(iter(config.behaviors), "run")).lstrip(".-") or "run"
+        run_id = f"{name[:80]}-{datetime.now():%Y%m%d-%H%M%S}"
         config = config.model_copy(update={"checkpoint_settings": saved.model_copy(update={"run_id": run_id})})
     return config
 

@@ -7,19 +7,20 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import yaml
-from pydantic import Field, PrivateAttr, StringConstraints, ValidationInfo, field_validator, model_validator
+from pydantic import Field, PrivateAttr, Strict, StringConstraints, ValidationInfo, field_validator, model_validator
 from pydantic_core import PydanticCustomError
 
 from raytrain.yaml_source import Document
 from trainers.settings import (
     BehaviorSettings,
     Flag,
-    Integer,
     NonNegativeFloat,
+    NonNegativeInt,
     Number,
     PositiveFloat,
     PositiveInt,
     Settings,
+    Whole,
     contradiction,
 )
 
@@ -35,7 +36,7 @@ class EnvSettings(Settings):
     stepping: Literal["inline", "threads", "processes", "auto"] = "auto"
     """inline: one after the other, for fast environments; threads: for simulators that wait; processes: for slow Python; auto: a native
     vector environment where there is one, otherwise inline."""
-    seed: Annotated[Integer, Field(ge=-1)] = -1
+    seed: Annotated[int, Strict(), Field(ge=-1), Whole] = -1
     """Root of every random stream of the run; -1 draws one at the start and saves it."""
     step_timeout_s: PositiveFloat | None = None
     """Seconds after which a step counts as hung; ``null`` waits for ever."""
@@ -48,7 +49,7 @@ class DistributedSettings(Settings):
 
     num_env_managers: PositiveInt = 1
     """Processes that step environments."""
-    max_policy_lag: Annotated[Integer, Field(ge=0)] = 1
+    max_policy_lag: NonNegativeInt = 1
     """Most policy versions by which collected steps may trail the update that uses them; 0 is strictly on-policy."""
     env_manager_cpus: NonNegativeFloat = 1.0
     """CPUs that each env manager claims; a fraction suits simulators that mostly wait."""

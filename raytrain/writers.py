@@ -15,6 +15,7 @@ from raytrain.stats import Summary
 
 CSV_NAME = "metrics.csv"
 _FIXED_COLUMNS = ("step", "elapsed_s", "episodes", "reward_std", "longest_episode")
+_EVENT_FILES = "events.out.tfevents.*"
 _FLUSH_S = 1
 
 
@@ -45,11 +46,27 @@ def _refuse_leftovers(folder: Path, pattern: str) -> None:
         )
 
 
+def _cut_events(path: Path, step: int) -> None:
+    """Cut an event file before its first event after `step`, or before half a record that a killed run left. Steps never fall within a file."""
+    from tensorboardX.proto.event_pb2 import Event
+
+    with path.open("r+b") as file:
+        while True:
+            start = file.tell()
+            # A record: length uint64, its checksum uint32, the event, its checksum uint32.
+            head = file.read(12)
+            length = int.from_bytes(head[:8], "little")
+            record = file.read(length + 4)
+            if len(head) < 12 or len(record) < length + 4 or Event.FromString(record[:length]).step > step:
+                break
+        file.truncate(start)
+
+
 class TensorBoardWriter:
     """Event files of one behavior, for ``tensorboard --logdir``.
 
-    They reach the disk within a second of a summary. A resumed run writes a new file that begins with TensorBoard's purge
-    mark, so points after the checkpoint vanish and the steps of every tag are strictly increasing.
+    They reach the disk within a second of a summary. A resumed run writes a new file; points after the checkpoint vanish, so
+    that the steps of every tag are strictly increasing.
 
     Args:
         folder: ``results/<run_id>/<behavior>``.
@@ -62,18 +79,23 @@ class TensorBoardWriter:
     def __init__(self, folder: str | os.PathLike[str], resume_step: int | None = None) -> None:
         self._folder = Path(folder)
         if resume_step is None:
-            _refuse_leftovers(self._folder, "events.out.tfevents.*")
+            _refuse_leftovers(self._folder, _EVENT_FILES)
         self._open(resume_step)
 
     def _open(self, resume_step: int | None) -> None:
         from tensorboardX import SummaryWriter
 
         self._order = _StepOrder(self._folder, resume_step)
+        files = sorted(self._folder.glob(_EVENT_FILES))
+        if resume_step is not None:
+            # The purge mark below is for a TensorBoard that has read the lost points already. Its default reader forgets them
+            # only where the same tag comes again at their step, so they must leave the files too.
+            for path in files:
+                _cut_events(path, resume_step)
         # An event file is named by the second it was made in and would be overwritten by the next one of that second.
-        number = len(list(self._folder.glob("events.out.tfevents.*")))
         self._writer = SummaryWriter(
             str(self._folder), purge_step=None if resume_step is None else resume_step + 1,
-            flush_secs=_FLUSH_S, filename_suffix=f".{number:04d}",
+            flush_secs=_FLUSH_S, filename_suffix=f".{len(files):04d}",
         )
 
     def write(self, summary: Summary) -> None:

@@ -146,11 +146,13 @@ def _syntax_problem(error: Exception, text: str, source: str) -> Problem:
     line = mark.line + 1 if mark else None
     if isinstance(error, yaml.reader.ReaderError):
         line = text.count("\n", 0, error.position) + 1
-    tabs = [number for number, content in enumerate(text.splitlines(), 1) if re.match(r" *\t\s*[^\s#]", content)]
-    if tabs and line is not None and tabs[0] <= line:
-        more = f" (also on line {', '.join(map(str, tabs[1:5]))})" if tabs[1:] else ""
-        message = f"expected spaces as indentation, received a tab{more}; YAML does not allow tabs there"
-        return Problem("", tabs[0], "\t", message, source=source)
+    indented = [number for number, content in enumerate(text.splitlines(), 1) if re.match(r" *\t\s*[^\s#]", content)]
+    if line is not None and indented and indented[0] <= line:
+        more = f" (also on line {', '.join(map(str, indented[1:5]))})" if indented[1:] else ""
+        message = f"expected spaces as indentation, received a tab{more}; replace it by spaces"
+        return Problem("", indented[0], "\t", message, source=source)
+    if r"'\t'" in (getattr(error, "problem", None) or ""):
+        return Problem("", line, "\t", "expected spaces, received a tab; replace it by spaces", source=source)
     if isinstance(error, yaml.MarkedYAMLError):
         context = f" {error.context}" if error.context else ""
         return Problem("", line, None, f"expected YAML, but{context}: {error.problem}", source=source)

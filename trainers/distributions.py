@@ -1,8 +1,8 @@
 """Action distributions in NumPy: a diagonal Gaussian and a categorical per discrete branch, with log-probs and entropies.
 
 Letters: ``n`` rows (agents), ``C`` continuous dimensions, ``A`` choices of one branch. Everything is float32. Nothing here
-loops over rows, and results do not depend on the other rows. Arrays ``[n, A]`` are handled fastest in Fortran order (one choice of
-all rows side by side), because every reduction runs over the few choices.
+loops over rows, and results do not depend on the other rows. Arrays ``[n, A]`` are handled fastest in Fortran order (one
+choice of all rows side by side), because every reduction runs over the few choices.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class DiagonalGaussian:
         """Log-density of the whole action: Σ_c −½((a_c − μ_c)/σ_c)² − log σ_c − ½ log 2π.
 
         Args:
-            action: float32 ``[n, C]``: the sample itself. A clipped one has another density, and importance ratios would be wrong.
+            action: float32 ``[n, C]``: the sample itself. A clipped one has another density: importance ratios would be wrong.
 
         Returns:
             float32 ``[n]``.
@@ -68,14 +68,15 @@ class Categorical:
     Args:
         logits: float32 ``[n, A]``.
         mask: bool ``[n, A]``, True = allowed; None allows everything.
+        name: what messages call this part of the action.
 
     Raises:
         ValueError: the mask has another shape than the logits, or a row in which nothing is allowed.
     """
 
-    def __init__(self, logits: np.ndarray, mask: np.ndarray | None = None):
+    def __init__(self, logits: np.ndarray, mask: np.ndarray | None = None, name: str = "branch 0"):
         if mask is not None:
-            check_mask(mask, logits.shape)
+            check_mask(mask, logits.shape, name)
             logits = np.where(mask, logits, np.float32(-np.inf))
         self._mask = mask
         # Shifting by the largest logit keeps exp() in range and leaves the distribution as it is.
@@ -120,19 +121,19 @@ class Categorical:
         return self._log_total - weighted
 
 
-def check_mask(mask: np.ndarray, shape: tuple[int, ...]) -> None:
-    """Refuse an action mask of the wrong shape or dtype, or one that leaves a row without any action.
+def check_mask(mask: np.ndarray, shape: tuple[int, ...], name: str) -> None:
+    """Refuse the action mask of a branch if it has the wrong shape or dtype, or leaves a row without any action.
 
     Raises:
         ValueError: names the rows in which nothing is allowed.
     """
     if mask.shape != shape or mask.dtype != np.bool_:
-        raise ValueError(f"Expected an action mask bool {list(shape)}, received {mask.dtype} {list(mask.shape)}.")
+        raise ValueError(f"Expected an action mask of {name} bool {list(shape)}, received {mask.dtype} {list(mask.shape)}.")
     blocked = np.flatnonzero(~mask.any(axis=1))
     if len(blocked):
         raise ValueError(
-            f"Expected at least one allowed action per row of the action mask, received none in {len(blocked)} of {len(mask)} rows "
-            f"(first rows: {blocked[:5].tolist()}). The environment must leave every agent a choice."
+            f"Expected at least one allowed action per row of the action mask of {name}, received none in {len(blocked)} of "
+            f"{len(mask)} rows (first rows: {blocked[:5].tolist()}). The environment must leave every agent a choice."
         )
 
 

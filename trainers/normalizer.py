@@ -173,7 +173,7 @@ class NormalizerHistory:
         known[known] = self._versions[index[known]] == version[known]
         if not known.all():
             unknown = np.unique(version[~known]).tolist()
-            raise ValueError(f"Expected rows of the versions {self.versions}, received rows of {unknown}: no statistics are kept for those.")
+            raise ValueError(f"Expected rows of versions whose statistics are kept, {self.versions}, received rows of {unknown}.")
         if len(index) and (index == index[0]).all():
             return normalize(x, self._means[index[0]], self._stds[index[0]])
         return normalize(x, self._means[index], self._stds[index])
@@ -209,7 +209,8 @@ class NormalizerHistory:
         for name, statistics in self.statistics.items():
             mean = state.tensors[f"normalizer_statistics/{name}/mean"]
             if mean.shape != statistics.mean.shape:
-                raise ValueError(f"Expected statistics of '{name}' of shape {list(statistics.mean.shape)}, received {list(mean.shape)}.")
+                expected = list(statistics.mean.shape)
+                raise ValueError(f"Expected statistics of '{name}' of shape {expected}, received {list(mean.shape)}.")
             statistics.count = int(counts[name])
             statistics.mean = mean.copy()
             statistics.m2 = state.tensors[f"normalizer_statistics/{name}/m2"].copy()

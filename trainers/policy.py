@@ -86,7 +86,7 @@ class Policy:
     def set_weights(self, weights: Weights, version: int) -> None:
         """Act with other weights from the next call on: all of them and the version change together.
 
-        The arrays are copied, so that views into shared memory are given back and stay as they are.
+        The arrays are copied: views into shared memory can be freed, and later changes to them have no effect here.
 
         Args:
             weights: exactly the tensors of `policy_layout`.
@@ -153,7 +153,8 @@ class Policy:
             raise ValueError(f"Expected one action mask per discrete branch ({len(sizes)}), received {len(action_mask)}.")
         branches, first = [], 0
         for b, size in enumerate(sizes):
-            branches.append(Categorical(logits[first : first + size].T, None if action_mask is None else action_mask[b]))
+            mask = None if action_mask is None else action_mask[b]
+            branches.append(Categorical(logits[first : first + size].T, mask, f"branch {b}"))
             first += size
         return branches
 

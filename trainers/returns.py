@@ -1,6 +1,6 @@
 """Advantages and value targets over flat, ragged trajectories.
 
-Letters: ``N`` rows, ``K`` trajectories; rows of a trajectory are consecutive, trajectories follow one another (see `trainers.trajectory`).
+Letters: ``N`` rows, ``K`` trajectories. The rows of a trajectory are consecutive (see `trainers.trajectory`).
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ def generalized_advantages(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Generalised advantage estimates and λ-returns of every row.
 
-    δ_t = r_t + γ V(s_{t+1}) − V(s_t);  A_t = Σ_{l ≥ 0} (γλ)^l δ_{t+l}, the sum ending with the trajectory;  target_t = A_t + V(s_t).
+    δ_t = r_t + γ V(s_{t+1}) − V(s_t);  A_t = Σ_{l ≥ 0} (γλ)^l δ_{t+l}, up to the trajectory's end;  target_t = A_t + V(s_t).
 
     The last row of a trajectory takes V(s_{t+1}) = `bootstrap`, whether it was truncated or cut at the horizon, and 0 where it
     was terminated; terminated wins when an episode was truncated on the same step. Every kind of end stops the sum.
@@ -62,13 +62,15 @@ def generalized_advantages(
     return advantage.astype(np.float32), (advantage + v).astype(np.float32)
 
 
-def _check_shapes(reward: np.ndarray, value: np.ndarray, length: np.ndarray, terminated: np.ndarray, bootstrap: np.ndarray) -> np.ndarray:
+def _check_shapes(
+    reward: np.ndarray, value: np.ndarray, length: np.ndarray, terminated: np.ndarray, bootstrap: np.ndarray
+) -> np.ndarray:
     """The last row of each trajectory, int64 ``[K]``."""
     if reward.ndim != 1 or value.shape != reward.shape:
         raise ValueError(f"Expected reward and value of one shape [N], received {list(reward.shape)} and {list(value.shape)}.")
     if length.ndim != 1 or terminated.shape != length.shape or bootstrap.shape != length.shape:
         shapes = [list(x.shape) for x in (length, terminated, bootstrap)]
-        raise ValueError(f"Expected length, terminated and bootstrap of one shape [K], received {shapes[0]}, {shapes[1]} and {shapes[2]}.")
+        raise ValueError(f"Expected length, terminated and bootstrap of one shape [K], received {shapes}.")
     end = np.cumsum(length, dtype=np.int64)
     rows = int(end[-1]) if len(end) else 0
     if rows != len(reward) or (len(length) and int(length.min()) < 1):

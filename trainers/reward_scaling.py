@@ -17,8 +17,8 @@ VARIANCE_FLOOR = 1e-8
 class RewardScaler:
     """Keeps the scale of returns near 1 without shifting rewards.
 
-    Per agent and episode R_t = γ R_{t−1} + r_t, from 0 at the start of the episode; scaled r_t = r_t / sqrt(Var(R) + 1e-8), with the
-    variance of every R_t so far.
+    Per agent and episode R_t = γ R_{t−1} + r_t, from 0 at the start of the episode; scaled r_t = r_t / sqrt(Var(R) + 1e-8), with
+    the variance of every R_t so far.
 
     Source: Engstrom et al. 2020, https://arxiv.org/abs/2005.12729, algorithm 1. There each step has its own statistics; here all
     rows of a batch are divided by one number, from the statistics that include the batch: the first batch is scaled already,
@@ -64,13 +64,15 @@ class RewardScaler:
         # Row numbers chain by chain: where the trajectory starts, plus 0, 1, … within it.
         within = np.arange(batch.rows) - np.repeat(np.cumsum(length) - length, length)
         rows = np.repeat(batch.starts[order], length) + within
-        ids = list(zip(batch.agent_id[order[first_of_chain]].tolist(), batch.episode_id[order[first_of_chain]].tolist(), strict=True))
+        heads = order[first_of_chain]
+        ids = list(zip(batch.agent_id[heads].tolist(), batch.episode_id[heads].tolist(), strict=True))
         start = np.array([self._start(manager, agent, episode) for agent, episode in ids], np.float64)
         returns = discounted_returns(batch.reward[rows], chain_length, start, self.gamma)
-        ended = np.logical_or.reduceat((batch.terminated | batch.truncated)[order], first_of_chain) if len(order) else np.empty(0, bool)
+        over = (batch.terminated | batch.truncated)[order[np.append(first_of_chain[1:], len(order)) - 1]] if len(order) else []
         finals = returns[np.cumsum(chain_length) - 1]
-        for (agent, episode), over, final in zip(ids, ended.tolist(), finals.tolist(), strict=True):
-            self._keep(manager, agent, episode, over, final)
+        # In the order of the batch: the last episode of a slot is the one that may go on.
+        for c in np.argsort(heads).tolist():
+            self._keep(manager, *ids[c], bool(over[c]), float(finals[c]))
         self.statistics.update(returns)
         return (batch.reward / self._divisor()).astype(np.float32)
 
@@ -79,7 +81,6 @@ class RewardScaler:
         return value if known == episode else 0.0
 
     def _keep(self, manager: str, agent: int, episode: int, over: bool, value: float) -> None:
-        # Chains come by agent and then by episode, so the last episode of a slot is the one that may go on.
         self._running.pop((manager, agent), None)
         if not over:
             self._running[manager, agent] = (episode, value)

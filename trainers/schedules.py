@@ -49,7 +49,7 @@ class PPOSchedules(NamedTuple):
 
 
 def ppo_schedules(hyperparameters: PPOHyperparameters, max_steps: int) -> PPOSchedules:
-    """Schedules over ``schedule_steps``, or `max_steps` where that is not set; epsilon and beta follow the learning rate's kind unless told."""
+    """Schedules over ``schedule_steps``, else `max_steps`; epsilon and beta are of the learning rate's kind unless told."""
     h = hyperparameters
     steps = h.schedule_steps or max_steps
     return PPOSchedules(

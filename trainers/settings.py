@@ -24,8 +24,10 @@ def _whole_number(value: Any) -> Any:
 
 # Strict, because pydantic otherwise reads true as 1, "3" as 3 and "yes" as true: a slip that should be named, not guessed at.
 Flag = Annotated[bool, Strict()]
-Integer = Annotated[int, BeforeValidator(_whole_number), Strict()]
-PositiveInt = Annotated[Integer, Field(ge=1)]
+# The conversion stands last: bounds behind it would be checked but be missing in the JSON Schema.
+Whole = BeforeValidator(_whole_number)
+PositiveInt = Annotated[int, Strict(), Field(ge=1), Whole]
+NonNegativeInt = Annotated[int, Strict(), Field(ge=0), Whole]
 Number = Annotated[float, Strict()]
 PositiveFloat = Annotated[Number, Field(gt=0.0)]
 NonNegativeFloat = Annotated[Number, Field(ge=0.0)]

@@ -82,6 +82,12 @@ def names_in(folder: Path) -> list[str]:
     return sorted(p.name for p in folder.iterdir())
 
 
+@pytest.fixture(autouse=True)
+def no_waiting_for_the_disk(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No power cut happens in here; one test looks at what is synced and when."""
+    monkeypatch.setattr(os, "fsync", lambda descriptor: None)
+
+
 @pytest.fixture
 def run(tmp_path: Path) -> Path:
     path = tmp_path / "results" / "a run"
@@ -340,41 +346,38 @@ class Killed(BaseException):
     """The process is gone: from here on nothing of it touches the disk."""
 
 
-@pytest.fixture
-def break_at(monkeypatch: pytest.MonkeyPatch) -> Callable[[int, BaseException, bool], list[int]]:
-    """break_at(n, error, for_ever): the n-th change of the disk fails with `error`, and so do all later ones if `for_ever`.
+def break_at(patch: pytest.MonkeyPatch, n: int, error: BaseException, for_ever: bool) -> list[int]:
+    """Let the n-th change of the disk fail with `error`, and all later ones too if `for_ever`.
 
-    Returns a list that gets the steps that failed.
+    Returns:
+        A list that gets the steps that failed.
     """
+    steps = itertools.count()
+    broken_steps: list[int] = []
 
-    def arm(n: int, error: BaseException, for_ever: bool) -> list[int]:
-        steps = itertools.count()
-        broken_steps: list[int] = []
+    def broken(change: Callable) -> Callable:
+        def call(*args: object, **kwargs: object) -> object:
+            step = next(steps)
+            if step == n or (for_ever and step > n):
+                broken_steps.append(step)
+                raise error
+            return change(*args, **kwargs)
 
-        def broken(change: Callable) -> Callable:
-            def call(*args: object, **kwargs: object) -> object:
-                step = next(steps)
-                if step == n or (for_ever and step > n):
-                    broken_steps.append(step)
-                    raise error
-                return change(*args, **kwargs)
+        return call
 
-            return call
-
-        for name in CHANGES:
-            monkeypatch.setattr(os, name, broken(getattr(os, name)))
-        return broken_steps
-
-    return arm
+    for name in CHANGES:
+        patch.setattr(os, name, broken(getattr(os, name)))
+    return broken_steps
 
 
-def prepare(run: Path) -> CheckpointStore:
+@pytest.fixture
+def prepared(run: Path) -> Path:
     """A run with checkpoints 0 to 2, of which the first is the best, and what a dead writer left."""
     store = CheckpointStore(run, keep=3)
     paths = save_many(store, range(3))
     store.mark_best(paths[0])
     shutil.copytree(paths[2], run / "checkpoints" / ".tmp-000003")
-    return CheckpointStore(run, keep=3)
+    return run
 
 
 def save_next(store: CheckpointStore) -> None:
@@ -387,21 +390,17 @@ def mark_newest(store: CheckpointStore) -> None:
 
 @pytest.mark.parametrize("action", [save_next, mark_newest])
 def test_a_process_killed_at_any_step_leaves_whole_checkpoints_only(
-    tmp_path: Path, break_at: Callable, monkeypatch: pytest.MonkeyPatch, action: Callable[[CheckpointStore], None]
+    prepared: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, action: Callable[[CheckpointStore], None]
 ) -> None:
     for step in itertools.count():
-        run = tmp_path / str(step)
-        run.mkdir()
-        store = prepare(run)
+        run = Path(shutil.copytree(prepared, tmp_path / str(step)))
         killed = False
-        try:
-            with monkeypatch.context():
-                break_at(step, Killed(), True)
-                action(store)
-        except Killed:
-            killed = True
-        finally:
-            monkeypatch.undo()
+        with monkeypatch.context() as patch:
+            break_at(patch, step, Killed(), True)
+            try:
+                action(CheckpointStore(run, keep=3))
+            except Killed:
+                killed = True
         heir = CheckpointStore(run, keep=3)
         snapshot, path, problems = heir.load_latest()
         assert problems == [] and path.name in ("000002", "000003"), step
@@ -418,32 +417,51 @@ def test_a_process_killed_at_any_step_leaves_whole_checkpoints_only(
 
 @pytest.mark.parametrize("action", [save_next, mark_newest])
 def test_a_disk_that_refuses_any_step_leaves_what_was_there(
-    tmp_path: Path, break_at: Callable, monkeypatch: pytest.MonkeyPatch, action: Callable[[CheckpointStore], None]
+    prepared: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, action: Callable[[CheckpointStore], None]
 ) -> None:
     full = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
     refused = 0
     for step in itertools.count():
-        run = tmp_path / str(step)
-        run.mkdir()
-        store = prepare(run)
-        broken_steps = break_at(step, full, False)
-        try:
-            action(store)
-        except CheckpointWriteError as error:
-            refused += 1
-            assert error.errno == errno.ENOSPC
-            assert str(run) in str(error) and "No space left" in str(error) and "MB are free" in str(error)
-            assert "checkpoint 00000" in str(error) and "is intact" in str(error)
-        finally:
-            monkeypatch.undo()
+        run = Path(shutil.copytree(prepared, tmp_path / str(step)))
+        store = CheckpointStore(run, keep=3)
+        with monkeypatch.context() as patch:
+            broken_steps = break_at(patch, step, full, False)
+            try:
+                action(store)
+            except CheckpointWriteError as error:
+                refused += 1
+                assert error.errno == errno.ENOSPC
+                assert str(run) in str(error) and "No space left" in str(error) and "B are free" in str(error)
+                assert "checkpoint 00000" in str(error) and "is intact" in str(error)
         _, path, problems = store.load_latest()
         assert problems == [] and path.name in ("000002", "000003"), step
-        assert [p for p in (run / "checkpoints").glob(".tmp-*") if store._cleaned] == [], step
         assert store.load(run / "best").behaviors["Walker"].agent_steps in (0, 2), step
         action(store)
+        assert len(names_in(run / "checkpoints")) == 3, "no leftovers"
         if not broken_steps:
             break
     assert refused > 10, "the simulation reached the steps"
+
+
+def test_everything_is_on_the_disk_before_the_name_appears(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A power cut right after the rename must not find empty files behind a valid name; the manifest is the last file."""
+    synced: list[int] = []
+    before: list[int] = []
+    replace = os.replace
+
+    def record(source: Path, target: Path) -> None:
+        if Path(target).name == "000000":
+            before.extend(synced)
+        replace(source, target)
+
+    monkeypatch.setattr(os, "fsync", lambda descriptor: synced.append(os.fstat(descriptor).st_ino))
+    monkeypatch.setattr(os, "replace", record)
+    path = CheckpointStore(run, keep=1).save(make_snapshot(1))
+    folders = {p.stat().st_ino for p in (path, path / "Walker")}
+    files = {p.stat().st_ino for p in path.rglob("*") if p.is_file()}
+    assert folders | files <= set(before)
+    assert [i for i in before if i in files][-1] == (path / "manifest.json").stat().st_ino
+    assert path.parent.stat().st_ino in synced[len(before):]
 
 
 def test_a_full_disk_leaves_the_last_good_checkpoint(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -453,7 +471,7 @@ def test_a_full_disk_leaves_the_last_good_checkpoint(run: Path, monkeypatch: pyt
     before = names_in(run / "checkpoints")
     with monkeypatch.context() as patch:
         patch.setattr("raytrain.checkpoint.write_synced", lambda path, data: os.write(os.open("/dev/full", os.O_WRONLY), data))
-        with pytest.raises(OSError, match=r"000001: No space left on device\. It needs .* MB; .* MB are free there.*000000 is intact"):
+        with pytest.raises(OSError, match=r"000001: No space left on device\. It needs .* kB; .* MB are free there.*000000 is intact"):
             store.save(make_snapshot(2))
     assert names_in(run / "checkpoints") == before
     assert store.load_latest()[1].name == "000000"

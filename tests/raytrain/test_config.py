@@ -12,7 +12,6 @@ import numpy as np
 import pytest
 
 from raytrain.config import ConfigError, check_behaviors, json_schema, load_config, summary_rows, to_yaml
-from raytrain.config_text import write_json_schema
 
 REPOSITORY = Path(__file__).parents[2]
 READY_MADE = sorted((REPOSITORY / "yaml" / "ppo").glob("*.yaml"))
@@ -103,7 +102,14 @@ CORPUS = [
     ("wrong choice", GOOD + "env_settings: {stepping: thread}\n", "env_settings.stepping", 8, "'processes' or 'auto'", "threads"),
     ("old key name", GOOD + "    trainer: ppo\n", "behaviors.CartPole.trainer", 8, "it is called trainer_type", "trainer_type"),
     ("key of ML-Agents", GOOD + "engine_settings: {width: 84}\n", "engine_settings", 8, "known from ML-Agents", ""),
-    ("key of ML-Agents, deep", GOOD + "    use_recurrent: true\n", "behaviors.CartPole.use_recurrent", 8, "recurrent networks", ""),
+    (
+        "key of ML-Agents, deep",
+        GOOD + "    use_recurrent: true\n",
+        "behaviors.CartPole.use_recurrent",
+        8,
+        "recurrent networks",
+        "",
+    ),
     (
         "reward signal of ML-Agents",
         GOOD + "    reward_signals:\n      curiosity: {strength: 0.1}\n",
@@ -167,12 +173,21 @@ CORPUS = [
         "resume=true and force=true",
         "",
     ),
-    ("negative lag", GOOD + "distributed: {max_policy_lag: -1}\n", "distributed.max_policy_lag", 8, "a number ≥ 0, received -1", ""),
+    (
+        "negative lag",
+        GOOD + "distributed: {max_policy_lag: -1}\n",
+        "distributed.max_policy_lag",
+        8,
+        "a number ≥ 0, received -1",
+        "",
+    ),
     ("env_kwargs that is text", GOOD + "env_kwargs: gravity\n", "env_kwargs", 8, "a section of keys, received text", ""),
 ]
 
 
-@pytest.mark.parametrize(("text", "path", "line", "words", "suggestion"), [case[1:] for case in CORPUS], ids=[c[0] for c in CORPUS])
+@pytest.mark.parametrize(
+    ("text", "path", "line", "words", "suggestion"), [case[1:] for case in CORPUS], ids=[c[0] for c in CORPUS]
+)
 def test_one_slip_is_one_problem_with_path_line_and_suggestion(write, text, path, line, words, suggestion):
     """C86, C88: every slip is named once, with place, value, expectation and nearest valid key."""
     (problem,) = problems_of(write(text))
@@ -215,7 +230,11 @@ def test_the_error_survives_a_process_border(write):
 
 def test_numbers_are_converted_by_declared_type(write):
     """C86: 3e-4, 5e5 and 1_000 are numbers; an integral 5e5 is an int where an int is declared."""
-    text = GOOD.replace("1000", "5e5").replace("64", "1_024").replace("      buffer", "      learning_rate: 3e-4\n      beta: 0\n      buffer")
+    text = (
+        GOOD.replace("1000", "5e5")
+        .replace("64", "1_024")
+        .replace("      buffer", "      learning_rate: 3e-4\n      beta: 0\n      buffer")
+    )
     settings = load_config(write(text)).behaviors["CartPole"]
     assert settings.max_steps == 500_000 and type(settings.max_steps) is int
     assert settings.hyperparameters.batch_size == 1024
@@ -327,12 +346,13 @@ def test_the_command_line_wins_and_is_parsed_by_declared_type(write):
         (f"{HYPERPARAMETERS}.batch_size", 4096, "batch_size=4096 and buffer_size=2048"),
         ("behaviors.CartPloe.max_steps", 5, "did you mean CartPole"),
         ("env.kwargs", 5, "expected text"),
+        ("stopp.reward", 5, "did you mean stop"),
     ],
 )
 def test_a_problem_on_the_command_line_says_so(write, path, value, words):
     (problem,) = problems_of(write(GOOD), {path: value})
     assert problem.line is None and problem.place == "command line"
-    assert problem.path == path.removesuffix(".kwargs")
+    assert path.startswith(problem.path)
     assert words in problem.message
 
 
@@ -424,7 +444,12 @@ def test_source_dir_is_the_folder_of_the_file(write, monkeypatch, tmp_path):
 
 @pytest.mark.parametrize(
     "overrides",
-    [{}, {"default_settings": {"max_steps": 9}}, {"env_kwargs": {"a": [1.5e-7, {"b": None}], "é": "no"}}, {"env_settings.seed": 4}],
+    [
+        {},
+        {"default_settings": {"max_steps": 9}},
+        {"env_kwargs": {"a": [1.5e-7, {"b": None}], "é": "no"}},
+        {"env_settings.seed": 4},
+    ],
 )
 def test_the_saved_configuration_is_the_same_configuration(write, overrides):
     config = load_config(write(GOOD), overrides)
@@ -457,7 +482,9 @@ def test_summary_shows_the_arithmetic_rounded_up():
     assert "10,000 agent steps in all" in table
     assert "resources: 4.5 CPUs" in table
     assert "a mean return of 475 over 100 episodes, or 60 s of wall time" in table
-    assert "every behavior: ppo" in "\n".join(": ".join(row) for row in summary_rows(load_config({"env": "A", "default_settings": {}})))
+    assert "every behavior: ppo" in "\n".join(
+        ": ".join(row) for row in summary_rows(load_config({"env": "A", "default_settings": {}}))
+    )
 
 
 def test_what_is_probably_not_meant_is_a_warning():
@@ -492,11 +519,10 @@ def test_there_are_ready_made_files():
     assert {"CartPole", "Acrobot", "Pendulum", "MountainCarContinuous", "LunarLander", "LunarLanderContinuous"} <= names
 
 
-def test_the_schema_file_is_up_to_date(tmp_path):
-    write_json_schema(tmp_path / "schema.json")
-    expected = (tmp_path / "schema.json").read_text(encoding="utf-8")
-    command = "python -c \"from raytrain.config_text import *; write_json_schema('yaml/schema.json')\""
-    assert (REPOSITORY / "yaml" / "schema.json").read_text(encoding="utf-8") == expected, f"write it anew: {command}"
+def test_the_schema_file_is_up_to_date():
+    saved = (REPOSITORY / "yaml" / "schema.json").read_text(encoding="utf-8")
+    expected = json.dumps(json_schema(), indent=2, ensure_ascii=False) + "\n"
+    assert saved == expected, "write it anew: python -m raytrain schema > yaml/schema.json"
 
 
 def test_the_schema_accepts_what_loads_and_refuses_what_does_not(write):
@@ -508,7 +534,12 @@ def test_the_schema_accepts_what_loads_and_refuses_what_does_not(write):
         validator.validate(load_config(path).document.data)
     saved = load_config(write(to_yaml(load_config(READY_MADE[0])))).document.data
     validator.validate(saved)
-    for broken in ({"nevs": 1}, {"default_settings": None}, {"behaviors": {"A": {"max_stps": 1}}}, {"env_settings": {"num_envs": 0}}):
+    for broken in (
+        {"nevs": 1},
+        {"default_settings": None},
+        {"behaviors": {"A": {"max_stps": 1}}},
+        {"env_settings": {"num_envs": 0}},
+    ):
         assert not validator.is_valid({"env": "A", **broken}), broken
     assert schema["properties"]["behaviors"]["additionalProperties"] == {"$ref": "#/$defs/BehaviorSettings"}
     assert json.dumps(schema).count('"description"') > 50

@@ -52,7 +52,7 @@ def test_text_stays_text(text):
 
 
 def test_duplicate_keys_are_all_reported_with_both_lines():
-    document, problems = parse_yaml("a: 1\nb:\n  c: 1\n  d: 2\n  c: 3\na: 4\n", "runs/file.yaml")
+    _, problems = parse_yaml("a: 1\nb:\n  c: 1\n  d: 2\n  c: 3\na: 4\n", "runs/file.yaml")
     assert [(problem.path, problem.line) for problem in problems] == [("b.c", 5), ("a", 6)]
     assert "line 3" in problems[0].message and "line 5" in problems[0].message
     assert "line 1" in problems[1].message and "line 6" in problems[1].message
@@ -69,8 +69,10 @@ def test_tab_as_indentation_is_named_with_its_line():
     assert "tab" in problem.message and "line 5" in problem.message
 
 
-def test_tabs_elsewhere_are_fine():
-    assert parse_yaml("a: 1\t# why\n\t# a comment\nb: 'x\ty'\n")[0].data == {"a": 1, "b": "x\ty"}
+def test_tab_between_values_is_named_and_one_inside_quotes_is_fine():
+    problem = the_problem("a: 1\nb: 2\t# why\n")
+    assert (problem.line, problem.value) == (2, "\t")
+    assert parse_yaml("b: 'x\ty'\n")[0].data == {"b": "x\ty"}
 
 
 @pytest.mark.parametrize(

@@ -27,17 +27,19 @@ def throughput_plan(seed: int) -> Plan:
 
     config = load_config(ROOT / "yaml" / "benchmarks" / "cartpole-throughput.yaml", {"env": "metered:make_vec_env"})
     ((behavior, spec),) = probe_spec(config.env, {}).items()
+    envs = config.env_settings
     return Plan(
         run_id="bench", behavior=behavior, spec=spec, settings=config.behaviors[behavior], env=config.env, env_kwargs={},
-        num_envs=config.env_settings.num_envs, stepping=config.env_settings.stepping, step_timeout_s=None, import_dirs=(), seed=seed,
-        managers=("env-manager-0",), agents=config.env_settings.num_envs, max_policy_lag=config.distributed.max_policy_lag,
-        lock_step=False,
+        num_envs=envs.num_envs, stepping=envs.stepping, step_timeout_s=None, import_dirs=(), seed=seed,
+        managers=("env-manager-0",), agents=envs.num_envs, max_policy_lag=config.distributed.max_policy_lag, lock_step=False,
+        trainer_threads=max(1, int(config.distributed.trainer_cpus)),
     )
 
 
 def balancing_weights(plan: Plan) -> dict[str, Any]:
     """Initial weights with one path through the network that balances: episodes as long as in training, the same arithmetic."""
-    weights = {name: array.copy() for name, array in plan.first_weights().items()}
+    first = plan.first_weights()
+    weights = {name: array.copy() for name, array in first.items() if not name.startswith("critic/")}
     weights["actor/dense_0/kernel"][:, 0] = BALANCING
     last = plan.settings.network_settings.num_layers - 1
     for layer in range(1, last + 1):

@@ -28,7 +28,7 @@ def main() -> None:
         for batch in wires.batches:
             trainer.process(batch, plan.managers[0])
         if not trainer.is_ready():
-            raise RuntimeError(f"Expected {wires.rows} rows to start an update (buffer_size={plan.settings.hyperparameters.buffer_size}).")
+            raise RuntimeError(f"Expected {wires.rows:,} rows to start an update (buffer_size), received a trainer that waits.")
         trainer.update()
         metered.rows.add(wires.rows)
 

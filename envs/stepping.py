@@ -1,0 +1,68 @@
+"""Which way of stepping suits an environment, found out by stepping a copy of it for a moment."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from dataclasses import dataclass
+
+import numpy as np
+
+from envs.copies import Workers
+from envs.factories import EnvFactory
+from envs.inline import InlineWorkers
+from envs.processes import ProcessWorkers
+from envs.seeding import env_seeds
+from envs.single_env import Outcome, Reset, SingleEnv
+from envs.threads import ThreadWorkers
+
+MEASURE_S = 0.3
+"""Longest measurement; two steps are taken however long they last."""
+MEASURE_STEPS = 200
+WAITING_SHARE = 0.25
+"""An environment waits when its thread is on the processor for less than this share of a step."""
+WORTH_A_THREAD_S = 0.5e-3
+"""Handing a step to a thread and back costs about a tenth of this."""
+WORTH_A_PROCESS_S = 1e-3
+"""Processor time of a step above which pickling and two pipe messages (about 0.1 ms) pay off."""
+
+
+@dataclass(frozen=True)
+class StepCost:
+    """Median seconds of one step: by the clock, and on the processor."""
+
+    wall_s: float
+    cpu_s: float
+
+    def best_stepping(self) -> str:
+        """``"threads"`` for what waits, ``"processes"`` for slow Python, ``"inline"`` for the rest."""
+        if self.wall_s >= WORTH_A_THREAD_S and self.cpu_s < WAITING_SHARE * self.wall_s:
+            return "threads"
+        return "processes" if self.cpu_s >= WORTH_A_PROCESS_S else "inline"
+
+
+def measure(copy: SingleEnv, seed: np.random.SeedSequence) -> StepCost:
+    """Step `copy` with random actions for at most `MEASURE_S` seconds; it has to be thrown away afterwards.
+
+    A failure ends the measurement early: the copies that are used will report theirs with its place.
+    """
+    walls, cpus = [0.0], [0.0]
+    outcome = copy.run(Reset(env_seeds(seed, 0, 0)))
+    deadline = time.perf_counter() + MEASURE_S
+    while isinstance(outcome, Outcome) and len(walls) <= MEASURE_STEPS and (len(walls) < 3 or time.perf_counter() < deadline):
+        action = copy.env.action_space.sample()
+        wall, cpu = time.perf_counter(), time.thread_time()
+        outcome = copy.run(action)
+        walls.append(time.perf_counter() - wall)
+        cpus.append(time.thread_time() - cpu)
+    # The first step may compile, load or cache something; the median leaves it out, and resets too.
+    return StepCost(statistics.median(walls), statistics.median(cpus))
+
+
+def make_workers(factory: EnvFactory, num_envs: int, stepping: str, first_env_index: int) -> Workers:
+    """`num_envs` copies of the environment, stepped ``"inline"``, in ``"threads"`` or in ``"processes"``."""
+    if stepping == "threads":
+        return ThreadWorkers(factory, num_envs, first_env_index)
+    if stepping == "processes":
+        return ProcessWorkers(factory, num_envs, first_env_index)
+    return InlineWorkers(factory, num_envs, first_env_index)

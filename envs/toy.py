@@ -1,0 +1,293 @@
+"""Tiny worlds whose every value is known beforehand: for tests, and as first environments to try (``env: "envs.toy:CountObs"``)."""
+
+from __future__ import annotations
+
+import math
+import os
+import signal
+import time
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+from gymnasium import spaces
+from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv
+
+Step = tuple[Any, Any, Any, Any, dict[str, Any]]
+"""obs, reward, terminated, truncated, info."""
+
+
+def _box(size: int) -> spaces.Box:
+    return spaces.Box(-np.inf, np.inf, (size,), np.float32)
+
+
+class _Toy(gym.Env):
+    """Counts steps and episodes; the world is in `_observe`, `_reward` and `_act`.
+
+    Args:
+        length: steps of an episode; 0 for one that never ends.
+        end: ``"terminated"`` or ``"truncated"``.
+    """
+
+    observation_space = _box(1)
+    action_space = spaces.Discrete(2)
+
+    def __init__(self, length: int = 10, end: str = "terminated") -> None:
+        if end not in ("terminated", "truncated"):
+            raise ValueError(f"end: expected 'terminated' or 'truncated', received {end!r}")
+        self.length, self.end = length, end
+        self.episode, self.steps = -1, 0
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        super().reset(seed=seed)
+        self.episode, self.steps = self.episode + 1, 0
+        return self._observe(), {}
+
+    def step(self, action: Any) -> Step:
+        self.steps += 1
+        self._act(action)
+        ended = self.steps == self.length
+        return self._observe(), self._reward(), ended and self.end == "terminated", ended and self.end == "truncated", {}
+
+    def _act(self, action: Any) -> None:
+        pass
+
+    def _observe(self) -> Any:
+        return np.zeros(1, np.float32)
+
+    def _reward(self) -> Any:
+        return 0.0
+
+
+class ConstReward(_Toy):
+    """A constant observation and the same `reward` at every step."""
+
+    def __init__(self, length: int = 10, reward: float = 1.0, end: str = "terminated") -> None:
+        super().__init__(length, end)
+        self.reward = reward
+
+    def _reward(self) -> float:
+        return self.reward
+
+
+class TwoStepTerminal(_Toy):
+    """A → B → end, with rewards 0 and 1. Observations are one-hot: A, B, end."""
+
+    observation_space = _box(3)
+
+    def __init__(self) -> None:
+        super().__init__(length=2)
+
+    def _observe(self) -> np.ndarray:
+        return np.eye(3, dtype=np.float32)[self.steps]
+
+    def _reward(self) -> float:
+        return float(self.steps == 2)
+
+
+class CountObs(_Toy):
+    """Observation (episode, step), both from 0; the reward of a step is its number, from 1: everything stored can be audited."""
+
+    observation_space = _box(2)
+
+    def __init__(self, length: int = 10, end: str = "truncated") -> None:
+        super().__init__(length, end)
+
+    def _observe(self) -> np.ndarray:
+        return np.array([self.episode, self.steps], np.float32)
+
+    def _reward(self) -> float:
+        return float(self.steps)
+
+
+class RandomObs(_Toy):
+    """Observation: a number drawn uniformly from [0, 1) by the environment's own generator, at every reset and step."""
+
+    def _observe(self) -> np.ndarray:
+        return self.np_random.uniform(size=1).astype(np.float32)
+
+
+class MutatingObs(_Toy):
+    """`CountObs` that returns the same array object every step, changed in place, and scribbles on the action it was given."""
+
+    observation_space = _box(2)
+    action_space = spaces.Box(-1.0, 1.0, (2,), np.float32)
+
+    def __init__(self, length: int = 10, end: str = "truncated") -> None:
+        super().__init__(length, end)
+        self._obs = np.zeros(2, np.float32)
+
+    def _act(self, action: np.ndarray) -> None:
+        action[:] = np.nan
+
+    def _observe(self) -> np.ndarray:
+        self._obs[:] = self.episode, self.steps
+        return self._obs
+
+
+ACTION_SPACES = {
+    "box_300_500": spaces.Box(300.0, 500.0, (1,), np.float32),
+    "box_0_1": spaces.Box(0.0, 1.0, (2,), np.float64),
+    "box_asymmetric": spaces.Box(np.array([-1.0, 0.0], np.float32), np.array([1.0, 10.0], np.float32)),
+    "box_matrix": spaces.Box(-2.0, 3.0, (2, 3), np.float32),
+    "box_scalar": spaces.Box(-0.1, 0.3, (), np.float32),
+    "box_int": spaces.Box(-1, 1, (3,), np.int32),
+    "box_uint8": spaces.Box(0, 255, (2,), np.uint8),
+    "discrete": spaces.Discrete(4),
+    "discrete_negative": spaces.Discrete(3, start=-1),
+    "discrete_one": spaces.Discrete(1, start=2),
+    "multi_discrete": spaces.MultiDiscrete([3, 2]),
+    "multi_discrete_start": spaces.MultiDiscrete([2, 11], start=[0, 25]),
+    "multi_discrete_matrix": spaces.MultiDiscrete([[2, 3], [4, 5]]),
+}
+
+
+class EchoAction(_Toy):
+    """Insists that every action is in its space; the last one is in the observation, flattened.
+
+    Args:
+        space: key of `ACTION_SPACES`.
+    """
+
+    def __init__(self, space: str, length: int = 10) -> None:
+        super().__init__(length)
+        self.action_space = ACTION_SPACES[space]
+        self._last = np.zeros(int(np.prod(self.action_space.shape, dtype=int)), np.float32)
+        self.observation_space = _box(len(self._last))
+
+    def _act(self, action: Any) -> None:
+        dtype, shape = np.asarray(action).dtype, np.shape(action)
+        if not self.action_space.contains(action) or dtype != self.action_space.dtype or shape != self.action_space.shape:
+            raise ValueError(f"{action!r} ({dtype}, shape {shape}) is not in {self.action_space}")
+        self._last = np.asarray(action, np.float32).ravel()
+
+    def _observe(self) -> np.ndarray:
+        return self._last
+
+
+class NaNAt(_Toy):
+    """`CountObs`-like vector of `size` whose element `index`, or whose reward, is `value` at step `n` of episode `episode`.
+
+    Args:
+        where: ``"obs"`` or ``"reward"``.
+    """
+
+    def __init__(self, n: int, where: str = "obs", value: float = math.nan, index: int = 3, size: int = 4, episode: int = 0,
+                 length: int = 1000) -> None:
+        super().__init__(length)
+        self.observation_space = _box(size)
+        self._n, self._where, self._value, self._index, self._bad_episode = n, where, float(value), index, episode
+
+    def _bad(self, where: str) -> bool:
+        return self._where == where and self.steps == self._n and self.episode == self._bad_episode
+
+    def _observe(self) -> np.ndarray:
+        obs = np.full(self.observation_space.shape, self.steps, np.float32)
+        if self._bad("obs"):
+            obs[self._index] = self._value
+        return obs
+
+    def _reward(self) -> float:
+        return self._value if self._bad("reward") else 0.0
+
+
+class CrashAt(_Toy):
+    """Fails at step `n` of its life.
+
+    Args:
+        mode: ``"raise"`` (ValueError with `text`), ``"exit"`` (`os._exit`), ``"sigkill"`` or ``"hang"``.
+    """
+
+    def __init__(self, n: int, mode: str = "raise", text: str = "boom-42", length: int = 1000) -> None:
+        super().__init__(length)
+        self._n, self._mode, self._text, self._life = n, mode, text, 0
+
+    def _act(self, action: Any) -> None:
+        self._life += 1
+        if self._life != self._n:
+            return
+        if self._mode == "raise":
+            raise ValueError(self._text)
+        if self._mode == "exit":
+            os._exit(3)
+        if self._mode == "sigkill":
+            os.kill(os.getpid(), signal.SIGKILL)
+        while True:
+            time.sleep(3600.0)
+
+
+class SlowStep(_Toy):
+    """Waits in every step.
+
+    Args:
+        sleep_s: seconds asleep.
+        spin_s: seconds busy on the processor.
+    """
+
+    def __init__(self, sleep_s: float = 0.01, spin_s: float = 0.0, length: int = 100) -> None:
+        super().__init__(length)
+        self._sleep_s, self._spin_s = sleep_s, spin_s
+
+    def _act(self, action: Any) -> None:
+        end = time.thread_time() + self._spin_s
+        while time.thread_time() < end:
+            pass
+        if self._sleep_s:
+            time.sleep(self._sleep_s)
+
+
+class SimpleEnvironment(gym.Env):
+    """Go to the side that the observation shows, in every dimension: the smallest world that tells learning from luck.
+
+    A goal g ∈ {-1, +1} is drawn for each episode, and every observation is g. Each dimension has a position p = 0; an action
+    moves it by at most `step_size`, within [-1, 1]. The episode terminates when every p is -1 or +1. Each step but the last
+    costs 0.01; the last pays the mean of p·g times ``1 + 0.01 · (int(1 / step_size) + 1)``. A perfect episode totals about 1,
+    one that goes the wrong way about -1.
+
+    Args:
+        action: ``"discrete"`` (branches of 2: 0 → -step, 1 → +step) or ``"continuous"`` (clipped to ±step).
+        dimensions: number of branches or continuous dimensions.
+        step_size: largest move of one step.
+
+    Source: Unity ML-Agents' ``SimpleEnvironment`` of its learning tests, told anew.
+    """
+
+    TIME_PENALTY = 0.01
+
+    def __init__(self, action: str = "discrete", dimensions: int = 1, step_size: float = 0.2) -> None:
+        if action not in ("discrete", "continuous"):
+            raise ValueError(f"action: expected 'discrete' or 'continuous', received {action!r}")
+        self.observation_space = spaces.Box(-1.0, 1.0, (1,), np.float32)
+        if action == "continuous":
+            self.action_space = spaces.Box(-1.0, 1.0, (dimensions,), np.float32)
+        else:
+            self.action_space = spaces.Discrete(2) if dimensions == 1 else spaces.MultiDiscrete([2] * dimensions)
+        self._continuous = action == "continuous"
+        self._step_size = step_size
+        self._success_reward = 1.0 + self.TIME_PENALTY * (int(1 / step_size) + 1)
+        self._goal = 1
+        self._positions = np.zeros(dimensions)
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[np.ndarray, dict[str, Any]]:
+        """Draw a goal."""
+        super().reset(seed=seed)
+        self._goal = int(self.np_random.choice((-1, 1)))
+        self._positions[:] = 0.0
+        return self._observe(), {}
+
+    def step(self, action: Any) -> Step:
+        """Move every position."""
+        moves = np.asarray(action, np.float64) if self._continuous else (2.0 * np.asarray(action) - 1.0) * self._step_size
+        self._positions = np.clip(self._positions + np.clip(moves, -self._step_size, self._step_size), -1.0, 1.0)
+        # Ten steps of 0.1 sum up to 1 but for rounding.
+        terminated = bool((np.abs(self._positions) >= 1.0 - 1e-9).all())
+        reward = self._success_reward * float(np.mean(self._positions * self._goal)) if terminated else -self.TIME_PENALTY
+        return self._observe(), reward, terminated, False, {}
+
+    def _observe(self) -> np.ndarray:
+        return np.array([self._goal], np.float32)
+
+
+def count_vector(num_envs: int, autoreset_mode: str, length: int = 3, end: str = "terminated", copy: bool = True) -> VectorEnv:
+    """`CountObs` in a Gymnasium vector environment with the autoreset mode ``"NextStep"``, ``"SameStep"`` or ``"Disabled"``."""
+    return SyncVectorEnv([lambda: CountObs(length, end)] * num_envs, copy=copy, autoreset_mode=AutoresetMode(autoreset_mode))

@@ -1,0 +1,27 @@
+"""Packaging. Ranges that resolve together; Keras and NumPy of today ask for Python 3.11."""
+
+from pathlib import Path
+
+from setuptools import setup
+
+HERE = Path(__file__).resolve().parent
+REQUIREMENTS = [line for line in (HERE / "requirements.txt").read_text().splitlines() if line and not line.startswith("#")]
+ENVS = {
+    "box2d": ["gymnasium[box2d]>=1.1"],
+    "mujoco": ["gymnasium[mujoco]>=1.1"],
+    "atari": ["ale-py>=0.10", "opencv-python-headless>=4.8"],
+}
+
+setup(
+    name="raytrain",
+    version="0.1.0",
+    description="Distributed reinforcement learning with Ray, from one YAML file",
+    long_description=(HERE / "README.md").read_text(encoding="utf-8"),
+    long_description_content_type="text/markdown",
+    license="Apache-2.0",
+    python_requires=">=3.11",
+    packages=["raytrain", "trainers", "envs"],
+    install_requires=REQUIREMENTS,
+    extras_require={**ENVS, "test": ["pytest>=8", "gymnasium[box2d]>=1.1"]},
+    entry_points={"console_scripts": ["raytrain = raytrain.cli:main"]},
+)

@@ -1,0 +1,302 @@
+"""The NumPy policy against a loop over single agents in float64."""
+
+from __future__ import annotations
+
+import math
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from envs.specs import ActionSpec, BehaviorSpec, ObservationSpec
+from trainers.networks import initial_weights, policy_layout
+from trainers.normalizer import NormalizerHistory
+from trainers.policy import Policy
+from trainers.settings import NetworkSettings
+
+OBS = (ObservationSpec("obs", (3,)),)
+TWO_OBS = (ObservationSpec("a", (3,), "float64"), ObservationSpec("b", (2, 2), "uint8"))
+ACTIONS = {
+    "box": ActionSpec("box", continuous_size=2),
+    "discrete": ActionSpec("discrete", discrete_branches=(4,)),
+    "multi_discrete": ActionSpec("multi_discrete", discrete_branches=(2, 4, 1)),
+    "hybrid": ActionSpec("box", continuous_size=2, discrete_branches=(3,)),
+}
+ACTIVATIONS = {
+    "tanh": math.tanh,
+    "relu": lambda x: max(x, 0.0),
+    "elu": lambda x: x if x > 0 else math.expm1(x),
+    "swish": lambda x: x / (1 + math.exp(-x)),
+}
+
+
+def random_weights(spec, network, seed=0):
+    """Weights of ordinary size everywhere, so that every tensor matters."""
+    rng = np.random.default_rng(seed)
+    weights = {name: (rng.normal(size=shape) * 0.7).astype(np.float32) for name, shape in policy_layout(spec, network).items()}
+    return {name: np.abs(w) + 0.5 if name.endswith("/std") else w for name, w in weights.items()}
+
+
+def policy_and_weights(spec, version=0, **network):
+    settings = NetworkSettings(**{"hidden_units": 8, "activation": "tanh", **network})
+    policy, weights = Policy(spec, settings), random_weights(spec, settings)
+    policy.set_weights(weights, version)
+    return policy, weights
+
+
+def observe(spec, rng, n):
+    def draw(o):
+        return rng.integers(0, 9, (n, *o.shape)) if o.dtype == "uint8" else rng.normal(size=(n, *o.shape)) * 2
+
+    return {o.name: draw(o).astype(o.dtype) for o in spec.observations}
+
+
+def slow_heads(spec, network, weights, obs, i):
+    """Outputs of every head for agent `i`, one float64 number after another."""
+    x = []
+    for o in spec.observations:
+        flat = np.asarray(obs[o.name][i], np.float64).ravel()
+        if network.normalize:
+            mean, std = weights[f"normalizer/{o.name}/mean"].ravel(), weights[f"normalizer/{o.name}/std"].ravel()
+            flat = [min(max((v - m) / s, -5.0), 5.0) for v, m, s in zip(flat, mean, std, strict=True)]
+        x += [float(v) for v in flat]
+
+    def dense(name, x):
+        kernel, bias = weights[f"{name}/kernel"].astype(np.float64), weights[f"{name}/bias"]
+        return [sum(x[k] * kernel[k, j] for k in range(len(x))) + float(bias[j]) for j in range(len(bias))]
+
+    for layer in range(network.num_layers):
+        x = [ACTIVATIONS[network.activation](v) for v in dense(f"actor/dense_{layer}", x)]
+    mean = dense("actor/mean", x) if spec.action.continuous_size else []
+    return mean, [dense(f"actor/branch_{b}", x) for b in range(len(spec.action.discrete_branches))]
+
+
+def slow_log_prob_and_entropy(spec, mean, branches, weights, continuous, discrete):
+    log_prob = entropy = 0.0
+    for c in range(spec.action.continuous_size):
+        log_std = float(weights["actor/log_std"][c])
+        log_prob += -0.5 * ((continuous[c] - mean[c]) / math.exp(log_std)) ** 2 - log_std - 0.5 * math.log(2 * math.pi)
+        entropy += 0.5 * math.log(2 * math.pi * math.e) + log_std
+    for logits, choice in zip(branches, discrete, strict=True):
+        p = np.exp(logits) / np.exp(logits).sum()
+        log_prob += math.log(p[choice])
+        entropy -= sum(q * math.log(q) for q in p)
+    return log_prob, entropy
+
+
+@pytest.mark.parametrize("action", ACTIONS)
+@pytest.mark.parametrize("normalize", [False, True])
+@pytest.mark.parametrize("observations", [OBS, TWO_OBS])
+def test_log_prob_and_entropy_of_sampled_actions(action, normalize, observations):
+    """C56 and C58: the joint log-prob belongs to the action that is returned, unclipped."""
+    spec = BehaviorSpec(observations, ACTIONS[action])
+    policy, weights = policy_and_weights(spec, normalize=normalize)
+    obs = observe(spec, np.random.default_rng(1), 6)
+    out = policy.act(obs, np.random.default_rng(2))
+    assert out.actions.continuous.shape == (6, spec.action.continuous_size) and out.actions.continuous.dtype == np.float32
+    assert out.actions.discrete.shape == (6, len(spec.action.discrete_branches)) and out.actions.discrete.dtype == np.int32
+    assert out.log_prob.dtype == out.entropy.dtype == np.float32
+    for i in range(6):
+        heads = slow_heads(spec, policy.network, weights, obs, i)
+        expected = slow_log_prob_and_entropy(spec, *heads, weights, out.actions.continuous[i], out.actions.discrete[i])
+        assert (out.log_prob[i], out.entropy[i]) == pytest.approx(expected, abs=1e-5)
+
+
+@pytest.mark.parametrize("activation", ACTIVATIONS)
+@pytest.mark.parametrize("num_layers", [1, 2, 3])
+def test_deterministic_action_is_the_mean_and_the_most_likely_choice(activation, num_layers):
+    spec = BehaviorSpec(OBS, ACTIONS["hybrid"])
+    policy, weights = policy_and_weights(spec, activation=activation, num_layers=num_layers)
+    obs = observe(spec, np.random.default_rng(3), 5)
+    out = policy.act(obs, np.random.default_rng(4), deterministic=True)
+    for i in range(5):
+        mean, branches = slow_heads(spec, policy.network, weights, obs, i)
+        np.testing.assert_allclose(out.actions.continuous[i], mean, atol=2e-6)
+        assert out.actions.discrete[i, 0] == np.argmax(branches[0])
+
+
+@pytest.mark.parametrize("activation", ACTIVATIONS)
+@pytest.mark.filterwarnings("error")
+def test_activations_far_from_0_neither_warn_nor_overflow(activation):
+    spec = BehaviorSpec((ObservationSpec("obs", (1,)),), ActionSpec("box", continuous_size=1))
+    network = NetworkSettings(hidden_units=1, num_layers=1, activation=activation)
+    weights = {name: np.zeros(shape, np.float32) for name, shape in policy_layout(spec, network).items()}
+    weights["actor/dense_0/kernel"][:] = weights["actor/mean/kernel"][:] = 1
+    policy = Policy(spec, network)
+    policy.set_weights(weights, 0)
+    x = np.array([[-3e4], [-90.0], [-1e-3], [0.0], [1e-3], [90.0], [3e4]], np.float32)
+    result = policy.act({"obs": x}, np.random.default_rng(0), deterministic=True).actions.continuous[:, 0]
+    expected = [ACTIVATIONS[activation](max(float(v), -700.0)) for v in x[:, 0]]
+    np.testing.assert_allclose(result, expected, rtol=1e-6, atol=1e-7)
+
+
+@pytest.mark.parametrize("action", ACTIONS)
+@pytest.mark.parametrize("normalize", [False, True])
+def test_one_observation_acts_as_it_does_in_a_batch(action, normalize):
+    """C91: 100 observations, one by one and together, also in batches of changing size."""
+    spec = BehaviorSpec(TWO_OBS, ACTIONS[action])
+    policy, _ = policy_and_weights(spec, normalize=normalize)
+    obs, rng = observe(spec, np.random.default_rng(5), 100), np.random.default_rng(6)
+    single = [policy.act({k: v[i : i + 1] for k, v in obs.items()}, rng, deterministic=True) for i in range(100)]
+    for sizes in ([100], [1, 99], [33, 7, 60], [2] * 50):
+        first = 0
+        for size in sizes:
+            out = policy.act({k: v[first : first + size] for k, v in obs.items()}, rng, deterministic=True)
+            for i in range(size):
+                alone = single[first + i]
+                np.testing.assert_allclose(out.actions.continuous[i], alone.actions.continuous[0], rtol=1e-6, atol=1e-6)
+                np.testing.assert_array_equal(out.actions.discrete[i], alone.actions.discrete[0])
+                np.testing.assert_allclose(out.entropy[i], alone.entropy[0], rtol=1e-6, atol=1e-6)
+            first += size
+
+
+def test_outputs_stay_as_they_are_when_the_policy_acts_again():
+    spec = BehaviorSpec(OBS, ACTIONS["hybrid"])
+    policy, _ = policy_and_weights(spec, normalize=True)
+    rng = np.random.default_rng(7)
+    obs = observe(spec, rng, 9)
+    seen = obs["obs"].copy()
+    for deterministic in (False, True):
+        out = policy.act(obs, rng, deterministic)
+        parts = (out.actions.continuous, out.actions.discrete, out.log_prob, out.entropy)
+        copies = [p.copy() for p in parts]
+        policy.act(observe(spec, rng, 9), rng, deterministic)
+        policy.act(observe(spec, rng, 4), rng, deterministic)
+        for part, copy in zip(parts, copies, strict=True):
+            np.testing.assert_array_equal(part, copy)
+            assert part.flags.c_contiguous
+    np.testing.assert_array_equal(obs["obs"], seen)
+
+
+def test_same_generator_gives_the_same_actions_and_another_gives_others():
+    spec = BehaviorSpec(OBS, ACTIONS["hybrid"])
+    policy, _ = policy_and_weights(spec)
+    obs = observe(spec, np.random.default_rng(8), 50)
+    one, two, other = (policy.act(obs, np.random.default_rng(seed)) for seed in (1, 1, 2))
+    np.testing.assert_array_equal(one.actions.continuous, two.actions.continuous)
+    np.testing.assert_array_equal(one.actions.discrete, two.actions.discrete)
+    assert not np.array_equal(one.actions.continuous, other.actions.continuous)
+    assert not np.array_equal(one.actions.discrete, other.actions.discrete)
+
+
+def test_nobody_to_act_for():
+    spec = BehaviorSpec(TWO_OBS, ACTIONS["hybrid"])
+    policy, _ = policy_and_weights(spec)
+    out = policy.act(observe(spec, np.random.default_rng(0), 0), np.random.default_rng(0))
+    assert out.actions.continuous.shape == (0, 2) and out.actions.discrete.shape == (0, 1) and out.log_prob.shape == (0,)
+
+
+def test_masked_actions_are_never_taken():
+    """C63: sampled and deterministic; the log-prob is that of the distribution over what is allowed."""
+    spec = BehaviorSpec(OBS, ACTIONS["multi_discrete"])
+    policy, weights = policy_and_weights(spec)
+    rng = np.random.default_rng(9)
+    n = 500
+    obs = observe(spec, rng, n)
+    mask = tuple(rng.random((n, size)) < 0.5 for size in (2, 4, 1))
+    for m in mask:
+        m[np.arange(n), rng.integers(0, m.shape[1], n)] = True
+    for deterministic in (False, True):
+        out = policy.act(obs, rng, deterministic, mask)
+        for b, m in enumerate(mask):
+            assert m[np.arange(n), out.actions.discrete[:, b]].all()
+    for i in range(20):
+        _, branches = slow_heads(spec, policy.network, weights, obs, i)
+        allowed = [np.where(m[i], logits, -np.inf) for m, logits in zip(mask, branches, strict=True)]
+        p = [np.exp(x) / np.exp(x).sum() for x in allowed]
+        taken = [q[c] for q, c in zip(p, out.actions.discrete[i], strict=True)]
+        assert out.log_prob[i] == pytest.approx(math.log(math.prod(taken)), abs=1e-5)
+        assert out.entropy[i] == pytest.approx(-sum(x * math.log(x) for q in p for x in q if x > 0), abs=1e-5)
+
+
+def test_masks_that_do_not_fit_are_refused():
+    """C63: also a row without an allowed action."""
+    spec = BehaviorSpec(OBS, ACTIONS["multi_discrete"])
+    policy, _ = policy_and_weights(spec)
+    obs = observe(spec, np.random.default_rng(0), 2)
+    full = [np.ones((2, size), bool) for size in (2, 4, 1)]
+    with pytest.raises(ValueError, match=r"one action mask per discrete branch \(3\), received 2"):
+        policy.act(obs, np.random.default_rng(0), action_mask=tuple(full[:2]))
+    full[1][1] = False
+    with pytest.raises(ValueError, match=r"at least one allowed action .* branch 1, .*1 of 2 rows \(first rows: \[1\]\)"):
+        policy.act(obs, np.random.default_rng(0), action_mask=tuple(full))
+
+
+def test_observation_of_another_shape_is_refused():
+    """C91."""
+    policy, _ = policy_and_weights(BehaviorSpec(OBS, ACTIONS["box"]))
+    with pytest.raises(ValueError, match=r"Expected observation 'obs' of shape \[n, 3\].*received \[2, 4\]"):
+        policy.act({"obs": np.zeros((2, 4), np.float32)}, np.random.default_rng(0))
+
+
+def test_new_weights_and_version_take_effect_together():
+    spec = BehaviorSpec(OBS, ACTIONS["box"])
+    policy, weights = policy_and_weights(spec, version=3)
+    obs, rng = observe(spec, np.random.default_rng(0), 2), np.random.default_rng(0)
+    old = policy.act(obs, rng, deterministic=True).actions.continuous
+    weights["actor/mean/bias"] += 1
+    np.testing.assert_array_equal(policy.act(obs, rng, deterministic=True).actions.continuous, old)  # the policy has copies
+    policy.set_weights(weights, 4)
+    assert policy.version == 4
+    np.testing.assert_allclose(policy.act(obs, rng, deterministic=True).actions.continuous, old + 1, atol=1e-6)
+
+
+def test_weights_that_do_not_fit_leave_the_old_ones_in_use():
+    spec = BehaviorSpec(OBS, ACTIONS["box"])
+    policy, weights = policy_and_weights(spec, version=3)
+    obs, rng = observe(spec, np.random.default_rng(0), 2), np.random.default_rng(0)
+    old = policy.act(obs, rng, deterministic=True).actions.continuous
+    for change in ({"critic/value_extrinsic/bias": np.zeros(1, np.float32)}, {"actor/log_std": np.full(2, np.nan, np.float32)}):
+        with pytest.raises(ValueError, match=r"do not fit the policy \(version 4\)"):
+            policy.set_weights({**weights, **change}, 4)
+    assert policy.version == 3
+    np.testing.assert_array_equal(policy.act(obs, rng, deterministic=True).actions.continuous, old)
+
+
+def test_acting_without_weights_is_an_error():
+    spec = BehaviorSpec(OBS, ACTIONS["box"])
+    policy = Policy(spec, NetworkSettings())
+    assert policy.version == -1
+    with pytest.raises(RuntimeError, match="set_weights"):
+        policy.act({"obs": np.zeros((1, 3), np.float32)}, np.random.default_rng(0))
+
+
+def test_initial_weights_make_an_almost_uniform_policy():
+    spec = BehaviorSpec(OBS, ACTIONS["hybrid"])
+    network = NetworkSettings(normalize=True)
+    weights = initial_weights(spec, network, np.random.default_rng(0), initial_std=0.5)
+    policy = Policy(spec, network)
+    policy.set_weights({name: weights[name] for name in policy_layout(spec, network)}, 0)
+    out = policy.act(observe(spec, np.random.default_rng(1), 50), np.random.default_rng(2), deterministic=True)
+    expected = 2 * (0.5 * math.log(2 * math.pi * math.e) + math.log(0.5)) + math.log(3)
+    np.testing.assert_allclose(out.entropy, expected, atol=1e-2)
+    assert (np.abs(out.actions.continuous) < 0.1).all()
+
+
+def test_policy_sees_exactly_what_the_trainer_normalises():
+    """C51 and C53: a policy with published statistics acts as one without a normaliser does on the trainer's inputs."""
+    spec = BehaviorSpec(OBS, ACTIONS["box"])
+    rng = np.random.default_rng(10)
+    history = NormalizerHistory(spec)
+    history.update({"obs": rng.normal(size=(200, 3)).astype(np.float32) * [1000, 1, 1e-3] + [0, 5, 1800]})
+    statistics = history.publish(0)
+    policy, weights = policy_and_weights(spec, normalize=True)
+    policy.set_weights({**weights, **statistics}, 0)
+    plain = Policy(spec, NetworkSettings(hidden_units=8, activation="tanh"))
+    plain.set_weights({name: w for name, w in weights.items() if not name.startswith("normalizer/")}, 0)
+    obs = {"obs": (rng.normal(size=(40, 3)) * [1000, 1, 1e-3] + [0, 5, 1800]).astype(np.float32)}
+    inputs = {"obs": history.normalize(obs, np.zeros(40, np.int64))}
+    one, two = (p.act(o, np.random.default_rng(0), deterministic=True) for p, o in ((policy, obs), (plain, inputs)))
+    np.testing.assert_array_equal(one.actions.continuous, two.actions.continuous)
+
+
+def test_acting_loads_neither_tensorflow_nor_ray():
+    code = (
+        "import sys, trainers.policy, trainers.returns, trainers.schedules, trainers.reward_scaling; "
+        "print([m for m in ('tensorflow', 'ray', 'raytrain', 'keras') if m in sys.modules])"
+    )
+    root = Path(__file__).parents[2]
+    done = subprocess.run([sys.executable, "-c", code], cwd=root, capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
