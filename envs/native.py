@@ -232,9 +232,12 @@ class NativeVectorEnv:
             raise self._located(slot, f"non-finite reward {self._reward[slot]}")
 
     def _located(self, slot: int, text: str) -> EnvFault:
-        step = int(self._vector_steps - self._began_at[slot])
-        action = plain_action(self._actions[slot]) if step else None
-        return EnvFault(text).located(self._first_env_index + slot, int(self._episodes_begun[slot]) - 1, step, action)
+        episode, step, action = int(self._episodes_begun[slot]) - 1, int(self._vector_steps - self._began_at[slot]), None
+        if self._resetting is not None and slot in self._resetting:
+            episode, step = episode + 1, 0
+        elif step:
+            action = plain_action(self._actions[slot])
+        return EnvFault(text).located(self._first_env_index + slot, episode, step, action)
 
 
 def _constant(array: np.ndarray) -> np.ndarray:

@@ -107,10 +107,9 @@ class RandomObs(_Toy):
         return self.np_random.uniform(size=1).astype(np.float32)
 
 
-class MutatingObs(_Toy):
+class MutatingObs(CountObs):
     """`CountObs` that returns the same array object every step, changed in place, and scribbles on the action it was given."""
 
-    observation_space = _box(2)
     action_space = spaces.Box(-1.0, 1.0, (2,), np.float32)
 
     def __init__(self, length: int = 10, end: str = "truncated") -> None:

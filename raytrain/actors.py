@@ -345,10 +345,7 @@ class TrainerActor(_LoopActor):
         self._plan, self._begin, self._exchange = plan, start, exchange
 
     def _loop(self) -> None:
-        from raytrain.tensorflow_setup import set_up_tensorflow
-
         source = RemoteSource(self._exchange, f"{self._plan.behavior}-{os.getpid()}-{time.time_ns()}")
-        set_up_tensorflow(self._plan.trainer_threads)
         loop = build_trainer_loop(self._plan, self._begin, source, RemotePolicySink(self._exchange))
         loop.request_save()
         self._component = loop

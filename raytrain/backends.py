@@ -6,10 +6,11 @@ import sys
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+from raytrain.env_manager import EnvManager
 from raytrain.messages import ManagerStatus
 from raytrain.plan import Plan, Start, build_env_manager, build_trainer_loop
 from raytrain.queues import LocalExchange
-from raytrain.trainer_loop import TrainerStatus
+from raytrain.trainer_loop import TrainerLoop, TrainerStatus
 
 
 @dataclass(slots=True)
@@ -56,14 +57,15 @@ class LocalBackend:
 
     def __init__(self, plan: Plan, start: Start, manager_states: list[dict] | None = None) -> None:
         self._plan, self._start, self._states = plan, start, manager_states
+        self._loop: TrainerLoop | None = None
+        self._managers: list[EnvManager] = []
 
     def start(self) -> None:
         exchange = LocalExchange(capacity=sys.maxsize)  # one thread: a full queue could never be emptied
         self._loop = build_trainer_loop(self._plan, self._start, exchange, exchange)
-        self._managers = [
-            build_env_manager(self._plan, i, exchange, exchange, self._states[i] if self._states else None)
-            for i in range(len(self._plan.managers))
-        ]
+        for i in range(len(self._plan.managers)):
+            state = self._states[i] if self._states else None
+            self._managers.append(build_env_manager(self._plan, i, exchange, exchange, state))
         exchange.publish(self._plan.first_message(self._start))
         self._loop.request_save()
         for manager in self._managers:
@@ -86,9 +88,11 @@ class LocalBackend:
         return {"trainer": self._loop.timers.tree(), **{m.name: m.timers.tree() for m in self._managers}}
 
     def stop(self, timeout_s: float) -> News:
-        self._loop.finish()
         for manager in self._managers:
             manager.close()
+        if self._loop is None:  # it never got going
+            return News()
+        self._loop.finish()
         return self._news()
 
     def _news(self) -> News:

@@ -1,6 +1,6 @@
 """The checkpoints of a run: numbered folders that appear whole or not at all, the best one, and the policies in them.
 
-    checkpoints/000012/   written as ``.tmp-000012``, every file synced, then renamed; deleted by way of ``.trash-000012``
+    checkpoints/000012/   written as ``.tmp-000012-…``, every file synced, then renamed; deleted by way of ``.trash-000012``
     best/                 a complete checkpoint of its own (hard links to the numbered one where the disk can, copies elsewhere)
     latest                text: path of the newest checkpoint inside the run folder, for people and shell scripts
                           (symbolic links need rights on Windows). Nothing here reads it: the folders themselves decide.
@@ -11,6 +11,7 @@ from __future__ import annotations
 import os
 import re
 import shutil
+import uuid
 from collections.abc import Callable
 from pathlib import Path
 from typing import Literal, NamedTuple
@@ -83,7 +84,7 @@ class CheckpointStore:
         files = encode(snapshot)
         numbers = [int(p.name) for p in _numbered(self._folder)]
         path = self._folder / f"{max(numbers, default=-1) + 1:06d}"
-        temporary = path.with_name(f".tmp-{path.name}")
+        temporary = self._temporary(path.name)
         try:
             self._clean_up()
             _write_files(temporary, files)
@@ -131,7 +132,7 @@ class CheckpointStore:
         """
         if not (path / MANIFEST).is_file():
             raise CheckpointError(f"Expected a complete checkpoint to mark as best, found no {MANIFEST} in {path}.")
-        temporary, former = self._folder / ".tmp-best", self._folder / ".trash-best"
+        temporary, former = self._temporary("best"), self._folder / ".trash-best"
         try:
             self._clean_up()
             _link_folder(path, temporary)
@@ -146,6 +147,10 @@ class CheckpointStore:
             self._restore_best()
         if former.exists():
             self._delete(former, shutil.rmtree)
+
+    def _temporary(self, name: str) -> Path:
+        """A name that is new each time, so that a leftover which cannot be deleted is in nobody's way."""
+        return self._folder / f".tmp-{name}-{uuid.uuid4().hex[:8]}"
 
     def _clean_up(self) -> None:
         """Before each write: remove what a dead writer or a failure left. The run's lock says that no other writer lives."""

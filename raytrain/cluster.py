@@ -9,6 +9,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import ray
@@ -67,7 +68,8 @@ def connect(address: str | None) -> Connection:
             _join(found, "the cluster that 'ray start' made on this machine")
             return Connection(f"cluster {found} on this machine", owned=True)
         note = f"; cluster {found} in /tmp/ray/ray_current_cluster is ignored: {problem}"
-    with _environment(_PRIVATE_ENVIRONMENT):
+    chosen = {k: os.environ.get(k, v) for k, v in _PRIVATE_ENVIRONMENT.items()}  # the user's own settings win
+    with _environment({**chosen, **_python_path()}):
         ray.init(address="local", include_dashboard=False, log_to_driver=False, configure_logging=False, logging_level="ERROR")
     return Connection(f"a private one on this machine, {_amount(ray.cluster_resources().get('CPU', 0))} CPUs{note}", owned=True)
 
@@ -224,7 +226,10 @@ def _join(address: str, where: str) -> None:
         if problem:
             raise ClusterError(f"The Ray cluster {address} ({where}) cannot be used: {problem}.")
     try:
-        ray.init(address=address, log_to_driver=False, configure_logging=False, logging_level="ERROR")
+        ray.init(
+            address=address, log_to_driver=False, configure_logging=False, logging_level="ERROR",
+            runtime_env={"env_vars": _python_path()},
+        )
     except (ConnectionError, RuntimeError) as error:
         raise ClusterError(f"The Ray cluster {address} ({where}) cannot be joined: {error}") from error
 
@@ -245,16 +250,25 @@ def _probe(address: str) -> str:
     return "" if version == ray.__version__ else f"it runs Ray {version}, this is Ray {ray.__version__}"
 
 
+def _python_path() -> dict[str, str]:
+    """So that workers find this raytrain when it runs from a clone, without an installation."""
+    here = str(Path(__file__).resolve().parent.parent)
+    return {"PYTHONPATH": os.pathsep.join(p for p in (here, os.environ.get("PYTHONPATH")) if p)}
+
+
 @contextmanager
 def _environment(values: dict[str, str]) -> Iterator[None]:
-    """Environment variables that processes started within inherit; the user's own settings win."""
-    added = {k: v for k, v in values.items() if k not in os.environ}
-    os.environ.update(added)
+    """Environment variables that processes started within inherit; what was there before is there again afterwards."""
+    before = {k: os.environ.get(k) for k in values}
+    os.environ.update(values)
     try:
         yield
     finally:
-        for key in added:
-            del os.environ[key]
+        for key, value in before.items():
+            if value is None:
+                del os.environ[key]
+            else:
+                os.environ[key] = value
 
 
 def _amount(number: float) -> str:

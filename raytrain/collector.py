@@ -63,7 +63,7 @@ class Collector:
         self._episode = np.full(num_slots, -1, np.int64)
         self._return = np.zeros(num_slots, np.float64)
         self._length = np.zeros(num_slots, np.int64)
-        self._fill = 0  # upper bound of max(position), so that the check per step costs nothing
+        self._fill = 0  # upper bound of max(position + pending), so that the check per step costs nothing
         self._ends = _Ends()
         self._spilled: list[TrajectoryBatch] = []
         self._spilled_rows = 0
@@ -162,6 +162,7 @@ class Collector:
         self._position[:] = self._start
         self._pending[:] = False
         self._episode[:] = -1
+        self._length[:] = 0
         return lost
 
     # -- inner parts -------------------------------------------------------------------------------------------------
@@ -234,4 +235,4 @@ class Collector:
                 tape[slot, : stop - start] = tape[slot, start:stop].copy()
         self._position -= self._start
         self._start[:] = 0
-        self._fill = int(self._position.max(initial=0))
+        self._fill = int((self._position + self._pending).max(initial=0))  # a pending row has been written already

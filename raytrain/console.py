@@ -147,10 +147,12 @@ class Console:
             return
         if self._bar is None:
             self._bar = Progress(
-                TextColumn("{task.description}", style="bold cyan"), BarColumn(), _ProgressText(Column(no_wrap=True)),
+                TextColumn("{task.description}", style="bold cyan"), BarColumn(complete_style="cyan", finished_style="green"), _ProgressText(Column(no_wrap=True)),
                 console=self._out, transient=True, auto_refresh=False, get_time=self._clock,
             )
             self._bar.start()
+            # A second Ctrl-C ends the process at once: nothing could bring a hidden cursor back.
+            self._out.show_cursor(True)
         if behavior not in self._tasks:
             # The steps of a resumed run are no progress of this one: they must not count towards the rate.
             self._tasks[behavior] = self._bar.add_task(behavior, total=max_steps, completed=agent_steps, mean_return=mean_return)
@@ -172,7 +174,7 @@ class Console:
             user_traceback: as Python prints it.
             log_file: where the full chain of causes is.
         """
-        self._stop_bar()
+        self.close()
         label = "" if text.lstrip().startswith("Traceback") else "error: "
         parts = [user_traceback.rstrip() if user_traceback.strip() not in text else "", label + text.strip()]
         if log_file is not None:

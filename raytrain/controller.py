@@ -8,7 +8,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from raytrain.backends import Backend, News
@@ -98,8 +98,6 @@ class Controller:
         self._trainer: TrainerStatus | None = None
         self._managers: list[Any] = []
         self._saved: tuple[int, int] | None = None
-        self._steps_at_start = (resumed or {}).get("agent_steps", 0)
-        self._waits_for, self._waits_since_s = "", self._started_s
 
     def run(self) -> tuple[Outcome, dict[str, dict]]:
         """Start the backend and stay until the end; the outcome, and the timer trees by component.
@@ -152,6 +150,9 @@ class Controller:
                 self._on_checkpoint(event)
 
     def _on_summary(self, summary: Summary) -> None:
+        produced = sum(m.produced[self._plan.behavior] for m in self._managers)  # as of the last poll
+        if produced:
+            summary = replace(summary, values={**summary.values, "System/Agent Steps Produced": float(produced)})
         for writer in self._writers:
             writer.write(summary)
         self._stop.summary(summary)
@@ -193,13 +194,12 @@ class Controller:
             self._write_status("running", "")
         trainer = self._trainer
         if trainer is not None and trainer.agent_steps:
-            rate = (trainer.agent_steps - self._steps_at_start) / max(self._elapsed_s, 1e-9)
-            self._console.progress(trainer.agent_steps, self._plan.settings.max_steps, rate, self._stop.mean_return, self._plan.behavior)
-        what = ", ".join(news.starting) + " to start" if news.starting else (trainer.phase if trainer else "").removeprefix("waiting for ")
-        if what != self._waits_for:
-            self._waits_for, self._waits_since_s = what, now
-        if what and self._console.silence.due():
-            self._console.waiting(what, now - self._waits_since_s)
+            self._console.progress(trainer.agent_steps, self._plan.settings.max_steps, self._stop.mean_return, self._plan.behavior)
+        if news.starting:
+            self._console.waiting(", ".join(news.starting) + " to start")
+        elif trainer is not None:
+            phase = trainer.phase.removeprefix("waiting for ")
+            self._console.waiting(f"the next summary (at {trainer.agent_steps:,} agent steps: {phase})")
 
     def _write_status(self, state: str, reason: str) -> None:
         t = self._trainer

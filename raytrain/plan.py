@@ -127,9 +127,11 @@ def build_env_manager(
 
 def build_trainer_loop(plan: Plan, start: Start, source: TrajectorySource, sink: PolicySink) -> TrainerLoop:
     """The behavior's trainer and its loop, compiled and ready; imports TensorFlow."""
+    from raytrain.tensorflow_setup import set_up_tensorflow
     from raytrain.trainer_loop import TrainerLoop
     from trainers.registry import make_trainer
 
+    set_up_tensorflow(plan.trainer_threads)
     trainer = make_trainer(plan.spec, plan.settings, seed_branch(plan.seed, "trainer"), plan.max_rows(), plan.first_weights())
     if start.state is not None:
         trainer.load_state(start.state)

@@ -48,6 +48,30 @@ class RunFolder:
         self._lock = RunLock(path / "lock")
 
     @classmethod
+    def check(cls, results_dir: str | Path, run_id: str, resume: bool = False, force: bool = False) -> RunFolder:
+        """Refuse what `create` would refuse, without touching anything; so that a mistake shows before anything is started.
+
+        Raises:
+            RunFolderError: as `create`.
+        """
+        if resume and force:
+            raise RunFolderError("Expected --resume or --force, received both. --resume continues the run, --force begins it anew.")
+        _check_run_id(run_id)
+        results = Path(results_dir).expanduser().absolute()
+        run = cls(results / run_id)
+        try:
+            run._refuse_unusable_folder()
+            exists = holds_run(run.path)
+            if resume and not exists:
+                there = ", ".join(list_runs(results)) or "none"
+                raise RunFolderError(f"Nothing to resume: no run '{run_id}' in {results}. Runs there: {there}.")
+            if exists and not resume and not force:
+                raise RunFolderError(f"Run id '{run_id}' exists in {results}; use --resume, --force or another --run-id.")
+        except OSError as error:
+            raise RunFolderError(f"Cannot use {run.path} as run folder: {error}. Choose another --results-dir or --run-id.") from error
+        return run
+
+    @classmethod
     def create(cls, results_dir: str | Path, run_id: str, resume: bool = False, force: bool = False) -> RunFolder:
         """Make the folder of a new run, or take that of an old one, and lock it.
 
@@ -63,20 +87,9 @@ class RunFolder:
             RunFolderError: the run id is not portable, the run is there and neither flag says what to do with it, there is
                 nothing to resume, both flags are given, a live run holds the folder, or the folder cannot be written.
         """
-        if resume and force:
-            raise RunFolderError("Expected --resume or --force, received both. --resume continues the run, --force begins it anew.")
-        _check_run_id(run_id)
-        results = Path(results_dir).expanduser().absolute()
-        run = cls(results / run_id)
+        run = cls.check(results_dir, run_id, resume, force)
         try:
-            run._refuse_unusable_folder()
-            exists = holds_run(run.path)
-            if resume and not exists:
-                there = ", ".join(list_runs(results)) or "none"
-                raise RunFolderError(f"Nothing to resume: no run '{run_id}' in {results}. Runs there: {there}.")
-            if exists and not resume and not force:
-                raise RunFolderError(f"Run id '{run_id}' exists in {results}; use --resume, --force or another --run-id.")
-            if exists and force:
+            if force and holds_run(run.path):
                 run._move_aside()
             run.path.mkdir(parents=True, exist_ok=True)
             run.lock()

@@ -59,9 +59,10 @@ class SummaryLines:
         values, known = summary.values, summary.behavior in self._had_episode
         if CUMULATIVE_REWARD not in values:
             text = f"no {'new ' if known else ''}episode finished{'' if known else ' yet'}; longest running: {summary.longest_episode:,} steps"
-            return [(0, Text(f"{text:<54}", style="yellow"))]
+            # As wide as the three parts below, so that what follows stays in place.
+            return [(0, Text(f"{text:<{56 + len(self._plus_minus)}}", style="yellow"))]
         self._had_episode.add(summary.behavior)
-        spread = "" if summary.reward_std is None else f" {self._plus_minus} {format_number(summary.reward_std):<6}"
+        spread = "" if summary.reward_std is None else f" {self._plus_minus} {format_number(summary.reward_std):<7}"
         return [
             (0, Text.assemble(("return ", "dim"), (f"{format_number(values[CUMULATIVE_REWARD]):>8}", "bold green"), spread)),
             (2, Text(f"({summary.episodes:,} episode{'s' if summary.episodes != 1 else ''})".ljust(16))),
@@ -96,7 +97,7 @@ def format_number(value: float, decimals: int | None = None) -> str:
 
 def format_seconds(seconds: float) -> str:
     """12.3 s, 4m 03s, 1h 02m."""
-    if seconds < 60:
+    if round(seconds, 1) < 60:
         return f"{seconds:.1f} s"
-    minutes, hours = int(seconds // 60), int(seconds // 3600)
-    return f"{minutes}m {int(seconds % 60):02d}s" if hours == 0 else f"{hours}h {minutes % 60:02d}m"
+    minutes, rest = divmod(round(seconds), 60)
+    return f"{minutes}m {rest:02d}s" if minutes < 60 else f"{minutes // 60}h {minutes % 60:02d}m"

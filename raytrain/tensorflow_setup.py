@@ -23,7 +23,11 @@ def compilation_cache_dir() -> Path:
 
 
 def set_up_tensorflow(threads: int) -> None:
-    """Load TensorFlow quietly, with `threads` threads, and with XLA's persistent compilation cache (3.8 → 1.8 s for PPO)."""
+    """Load TensorFlow quietly, with `threads` threads, and with XLA's persistent compilation cache (3.8 → 1.8 s for PPO).
+
+    Raises:
+        RuntimeError: TensorFlow is running in this process already with another number of threads.
+    """
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
     cache = compilation_cache_dir()
     if "TF_XLA_FLAGS" not in os.environ:
@@ -31,6 +35,8 @@ def set_up_tensorflow(threads: int) -> None:
         os.environ["TF_XLA_FLAGS"] = f"--tf_xla_persistent_cache_directory={cache}"
     import tensorflow as tf
 
+    if tf.config.threading.get_intra_op_parallelism_threads() == threads:  # a second run in one process: it is running already
+        return
     tf.config.threading.set_intra_op_parallelism_threads(threads)
     tf.config.threading.set_inter_op_parallelism_threads(1)
     for device in tf.config.list_physical_devices("GPU"):

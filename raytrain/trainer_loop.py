@@ -16,10 +16,13 @@ from raytrain.credit import CreditBook
 from raytrain.ledger import Ledger
 from raytrain.messages import Episodes, PolicyMessage
 from raytrain.queues import Item, PolicySink, TrajectorySource
-from raytrain.stats import StatsBuffer
+from raytrain.stats import POLICY_LAG_MAX, POLICY_LAG_MEAN, QUEUE_FILL, STEPS_PER_SECOND, UPDATES_PER_SECOND, StatsBuffer
 from raytrain.timers import Timers
 from trainers.settings import BehaviorSettings
 from trainers.trainer import Trainer
+
+
+_BEST_EPISODES = 100  # over which the training return of a checkpoint is taken
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,12 +130,12 @@ class TrainerLoop:
             self._save_requested = False
             self._emit_checkpoint(self._trainer.agent_steps)
         waiting = self._source.waiting()
+        self._stats.add(QUEUE_FILL, waiting)
         if not waiting:
             self._phase = "waiting for trajectories"
             with self.timers.section("wait_for_trajectories"):
                 self._source.wait(wait_s)
             return False
-        self._stats.add("System/Queue Fill", waiting)
         for _ in range(waiting):
             with self.timers.section("take"):
                 item = self._source.take()
@@ -168,7 +171,7 @@ class TrainerLoop:
         before = self._trainer.agent_steps
         self._phase = "taking in trajectories"
         with self.timers.section("process_trajectory"):
-            stats = self._trainer.process(batch, header.manager)
+            stats = self._trainer.process(batch, f"{header.manager}/{header.incarnation}")
         self.ledger.consumed += header.rows
         if header.rows:
             self._held_versions.append((header.oldest_version, header.rows, float(batch.version.mean())))
@@ -179,8 +182,9 @@ class TrainerLoop:
         self._at_intervals(before, after)
 
     def _take_in_episodes(self, returns: np.ndarray, lengths: np.ndarray, step: int) -> None:
-        self._stats.add_episodes(returns, lengths)
-        self._recent_returns = (self._recent_returns + returns.tolist())[-100:]
+        strength = self._settings.reward_signals.extrinsic.strength
+        self._stats.add_episodes(returns, lengths, {"Policy/Extrinsic Reward": returns * strength})
+        self._recent_returns = (self._recent_returns + returns.tolist())[-_BEST_EPISODES:]
         self._emit(Episodes(self.behavior, returns, lengths, step))
 
     def _is_ready(self) -> bool:
@@ -210,8 +214,8 @@ class TrainerLoop:
             raise RuntimeError(
                 f"Policy lag {lag} of {self.behavior} is above max_policy_lag={self._credit.max_policy_lag}: the credit rule is broken."
             )
-        self._stats.add("Policy/Policy Lag Mean", mean)
-        self._stats.add_max("Policy/Policy Lag Max", lag)
+        self._stats.add(POLICY_LAG_MEAN, mean)
+        self._stats.add_max(POLICY_LAG_MAX, lag)
         self._held_versions = []
 
     def _between_chunks(self) -> None:
@@ -230,8 +234,8 @@ class TrainerLoop:
     def _emit_summary(self, label: int) -> None:
         now, trainer = self._clock(), self._trainer
         elapsed = max(now - self._window_s, 1e-9)
-        self._stats.put("System/Steps per Second", (trainer.agent_steps - self._window_steps) / elapsed)
-        self._stats.put("System/Updates per Second", (trainer.updates - self._window_updates) / elapsed)
+        self._stats.put(STEPS_PER_SECOND, (trainer.agent_steps - self._window_steps) / elapsed)
+        self._stats.put(UPDATES_PER_SECOND, (trainer.updates - self._window_updates) / elapsed)
         self._stats.put("System/Agent Steps Consumed", self.ledger.consumed)
         self._stats.put("System/Agent Steps Dropped", sum(self.ledger.dropped.values()))
         self._stats.put("System/Env Steps", self._env_steps_before + self.ledger.env_steps)
@@ -243,7 +247,8 @@ class TrainerLoop:
 
     def _emit_checkpoint(self, label: int) -> None:
         with self.timers.section("save"):
-            reward = float(np.mean(self._recent_returns)) if self._recent_returns else None
+            enough = len(self._recent_returns) == _BEST_EPISODES
+            reward = float(np.mean(self._recent_returns)) if enough else None
             snapshot = BehaviorSnapshot(
                 trainer=self._trainer.state(), policy=self._trainer.policy_weights(), policy_version=self.version,
                 agent_steps=self._trainer.agent_steps, spec=self._spec, network=self._settings.network_settings, reward=reward,

@@ -6,7 +6,8 @@ import csv
 import io
 import math
 import os
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from raytrain.stats import Summary
 CSV_NAME = "metrics.csv"
 _FIXED_COLUMNS = ("step", "elapsed_s", "episodes", "reward_std", "longest_episode")
 _EVENT_FILES = "events.out.tfevents.*"
-_FLUSH_S = 1
+_FLUSH_S = 1.0
 
 
 class _StepOrder:
@@ -47,45 +48,56 @@ def _refuse_leftovers(folder: Path, pattern: str) -> None:
 
 
 def _cut_events(path: Path, step: int) -> None:
-    """Cut an event file before its first event after `step`, or before half a record that a killed run left. Steps never fall within a file."""
+    """Cut an event file before its first event after `step`, or before what a killed run left half written. Steps rise within a file."""
     from tensorboardX.proto.event_pb2 import Event
+    from tensorboardX.record_writer import masked_crc32c
 
+    size = path.stat().st_size
     with path.open("r+b") as file:
         while True:
             start = file.tell()
             # A record: length uint64, its checksum uint32, the event, its checksum uint32.
             head = file.read(12)
             length = int.from_bytes(head[:8], "little")
-            record = file.read(length + 4)
-            if len(head) < 12 or len(record) < length + 4 or Event.FromString(record[:length]).step > step:
+            whole = len(head) == 12 and masked_crc32c(head[:8]) == int.from_bytes(head[8:], "little") and start + length + 16 <= size
+            if not whole or Event.FromString(file.read(length)).step > step:
                 break
+            file.seek(4, os.SEEK_CUR)
         file.truncate(start)
 
 
 class TensorBoardWriter:
     """Event files of one behavior, for ``tensorboard --logdir``.
 
-    They reach the disk within a second of a summary. A resumed run writes a new file; points after the checkpoint vanish, so
+    They are brought to the disk at most once a second. A resumed run writes a new file; points after the checkpoint vanish, so
     that the steps of every tag are strictly increasing.
 
     Args:
         folder: ``results/<run_id>/<behavior>``.
         resume_step: agent steps of the checkpoint that the run goes on from; None for a new run.
+        clock: seconds, monotonic.
 
     Raises:
         FileExistsError: a new run, and the folder holds event files.
+        OSError: the disk refuses; so do all methods.
     """
 
-    def __init__(self, folder: str | os.PathLike[str], resume_step: int | None = None) -> None:
+    def __init__(
+        self, folder: str | os.PathLike[str], resume_step: int | None = None, clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         self._folder = Path(folder)
+        self._clock = clock
         if resume_step is None:
             _refuse_leftovers(self._folder, _EVENT_FILES)
         self._open(resume_step)
 
     def _open(self, resume_step: int | None) -> None:
-        from tensorboardX import SummaryWriter
+        # Not SummaryWriter: its thread dies of a full disk, after which it blocks the run for ever.
+        from tensorboardX.event_file_writer import EventsWriter
+        from tensorboardX.proto.event_pb2 import SessionLog
 
         self._order = _StepOrder(self._folder, resume_step)
+        self._folder.mkdir(parents=True, exist_ok=True)
         files = sorted(self._folder.glob(_EVENT_FILES))
         if resume_step is not None:
             # The purge mark below is for a TensorBoard that has read the lost points already. Its default reader forgets them
@@ -93,10 +105,10 @@ class TensorBoardWriter:
             for path in files:
                 _cut_events(path, resume_step)
         # An event file is named by the second it was made in and would be overwritten by the next one of that second.
-        self._writer = SummaryWriter(
-            str(self._folder), purge_step=None if resume_step is None else resume_step + 1,
-            flush_secs=_FLUSH_S, filename_suffix=f".{len(files):04d}",
-        )
+        self._events: EventsWriter | None = EventsWriter(str(self._folder / "events"), f".{len(files):04d}")
+        self._flushed_at = -float("inf")
+        if resume_step is not None:
+            self._add(resume_step + 1, session_log=SessionLog(status=SessionLog.START))
 
     def write(self, summary: Summary) -> None:
         """One event at ``summary.step`` with every tag.
@@ -107,14 +119,16 @@ class TensorBoardWriter:
         from tensorboardX.proto.summary_pb2 import Summary as SummaryProto
 
         self._order.take(summary)
-        # add_scalar would turn the spaces of a tag into underscores, and cost an event per tag.
+        # tensorboardX.summary.scalar would turn the spaces of a tag into underscores.
         values = [SummaryProto.Value(tag=tag, simple_value=value) for tag, value in summary.values.items()]
-        self._writer.file_writer.add_summary(SummaryProto(value=values), summary.step)
+        self._add(summary.step, summary=SummaryProto(value=values))
 
     def hyperparameters(self, values: Mapping[str, Any]) -> None:
         """Show settings (dotted name -> value) under TensorBoard's tab "Text", as "Hyperparameters". Call before `write`."""
+        from tensorboardX.summary import text
+
         rows = "".join(f"| {name} | {value} |\n" for name, value in values.items())
-        self._writer.add_text("Hyperparameters", f"| setting | value |\n|---|---|\n{rows}", self._order.last + 1)
+        self._add(self._order.last + 1, summary=text("Hyperparameters", f"| setting | value |\n|---|---|\n{rows}"))
 
     def rewind(self, step: int) -> None:
         """The behavior goes back to its checkpoint at `step`: points after it are purged."""
@@ -123,7 +137,17 @@ class TensorBoardWriter:
 
     def close(self) -> None:
         """Everything is on disk afterwards. May be called twice."""
-        self._writer.close()
+        if self._events is not None:
+            self._events.close()
+            self._events = None
+
+    def _add(self, step: int, **content: Any) -> None:
+        from tensorboardX.proto.event_pb2 import Event
+
+        self._events.write_event(Event(wall_time=time.time(), step=step, **content))
+        if self._clock() - self._flushed_at >= _FLUSH_S:
+            self._events.flush()
+            self._flushed_at = self._clock()
 
 
 class CsvWriter:

@@ -16,7 +16,7 @@ from typing import Any
 
 import psutil
 from benchmarks.harness import Job, measure
-from benchmarks.peers import LIBRARIES, MARKER, PEERS, default_venvs, ensure
+from benchmarks.peers import LIBRARIES, MARKER, PEERS, PeerError, default_venvs, ensure
 from benchmarks.plan import NEEDS, plan
 from benchmarks.report import markdown_page, rich_table
 from benchmarks.rows import Run, rows
@@ -24,6 +24,7 @@ from benchmarks.run_folder import read_run_folder
 from rich.console import Console
 
 PACKAGES = ("ray", "tensorflow", "numpy", "gymnasium")
+QUIET_CORES = 0.35
 PEER_PACKAGES = ("stable-baselines3", "sbx-rl", "sample-factory", "ray", "torch", "jax")
 
 
@@ -77,8 +78,16 @@ def peer_versions(venvs: Path, names: set[str]) -> dict[str, str]:
     return found
 
 
+def wait_until_quiet(timeout_s: float = 30.0) -> None:
+    """Give what still runs on the machine (the end of the last contestant, first of all) time to end."""
+    deadline = time.monotonic() + timeout_s
+    while time.monotonic() < deadline and psutil.cpu_percent(interval=1.0) / 100 * psutil.cpu_count() > QUIET_CORES:
+        continue
+
+
 def run(job: Job, logs: Path, console: Console) -> Run:
     """One run, with a line before and one after it."""
+    wait_until_quiet()
     title = f"{job.measurement}: {job.contestant}, seed {job.seed}" + (" (fills caches only)" if job.warm_up else "")
     console.print(f"[bold]{time.strftime('%H:%M:%S')}[/] {title} …")
     result = measure(job, logs, read_run_folder if job.contestant.startswith("raytrain") else None)
@@ -113,12 +122,14 @@ def execute(args: argparse.Namespace, console: Console) -> dict[str, Any]:
 
 
 def main() -> int:
-    """Exit code 0: everything measured, whatever the verdicts; 1: a figure is missing."""
+    """Exit code 0: everything measured, whatever the verdicts; 1: a figure is missing; 2: a virtual env could not be made."""
     args, console = parse(), Console()
-    if args.from_json:
-        record = json.loads(args.json.read_text())
-    else:
-        record = execute(args, console)
+    try:
+        record = json.loads(args.json.read_text()) if args.from_json else execute(args, console)
+    except PeerError as error:
+        hint = "Leave that library out with --peers, or make the virtual env by hand."
+        console.print(f"{error}\n{hint}", highlight=False, markup=False)
+        return 2
     table = rows(record["tasks"], record["runs"])
     console.print(rich_table(table))
     if args.docs:

@@ -58,9 +58,11 @@ class RewardScaler:
             ValueError: a reward is not finite; then nothing has changed.
         """
         check_finite(batch.reward, "rewards")
+        if not batch.rows:
+            return np.empty(0, np.float32)
         order, first_of_chain = _chains(batch)
         length = batch.length[order].astype(np.int64)
-        chain_length = np.add.reduceat(length, first_of_chain) if len(order) else np.empty(0, np.int64)
+        chain_length = np.add.reduceat(length, first_of_chain)
         # Row numbers chain by chain: where the trajectory starts, plus 0, 1, … within it.
         within = np.arange(batch.rows) - np.repeat(np.cumsum(length) - length, length)
         rows = np.repeat(batch.starts[order], length) + within
@@ -68,7 +70,8 @@ class RewardScaler:
         ids = list(zip(batch.agent_id[heads].tolist(), batch.episode_id[heads].tolist(), strict=True))
         start = np.array([self._start(manager, agent, episode) for agent, episode in ids], np.float64)
         returns = discounted_returns(batch.reward[rows], chain_length, start, self.gamma)
-        over = (batch.terminated | batch.truncated)[order[np.append(first_of_chain[1:], len(order)) - 1]] if len(order) else []
+        tails = order[np.append(first_of_chain[1:], len(order)) - 1]
+        over = (batch.terminated | batch.truncated)[tails]
         finals = returns[np.cumsum(chain_length) - 1]
         # In the order of the batch: the last episode of a slot is the one that may go on.
         for c in np.argsort(heads).tolist():
@@ -118,10 +121,10 @@ class RewardScaler:
 
 
 def _chains(batch: TrajectoryBatch) -> tuple[np.ndarray, np.ndarray]:
-    """Trajectories by agent and episode, those of one episode side by side in their order.
+    """Trajectories by agent and episode, those of one episode side by side in their order: a chain.
 
     Returns:
-        order: int64 ``[K]``, trajectory numbers; first_of_chain: int64, positions in it where a new episode begins.
+        order: int64 ``[K]``, trajectory numbers; first_of_chain: int64, positions in it where a chain begins.
     """
     order = np.lexsort((batch.episode_id, batch.agent_id))
     agent, episode = batch.agent_id[order], batch.episode_id[order]

@@ -30,6 +30,10 @@ RECIPES: dict[str, tuple[tuple[str, ...], ...]] = {
 """Name of a virtual env -> the package lists of successive ``pip install`` calls."""
 
 
+class PeerError(RuntimeError):
+    """A virtual env could not be made."""
+
+
 @dataclass(frozen=True)
 class Peer:
     """One configuration of a library.
@@ -80,7 +84,7 @@ def ensure(venvs: Path, name: str, tell: Callable[[str], None] = print) -> Path:
     """Make the virtual env `name` if it is missing, and return its interpreter.
 
     Raises:
-        RuntimeError: pip failed; the message ends with the last lines of its log, whose path it names.
+        PeerError: pip failed; the message ends with the last lines of its log, whose path it names.
     """
     python = interpreter(venvs, name)
     if is_ready(venvs, name):
@@ -99,7 +103,7 @@ def ensure(venvs: Path, name: str, tell: Callable[[str], None] = print) -> Path:
             done = subprocess.run(command, check=False, stdout=output, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL)
             if done.returncode:
                 tail = "\n".join(log.read_text(errors="replace").splitlines()[-15:])
-                raise RuntimeError(f"Making the virtual env {home} failed at `{' '.join(command)}` (log: {log}):\n{tail}")
+                raise PeerError(f"Making the virtual env {home} failed at `{' '.join(command)}` (log: {log}):\n{tail}")
     frozen = subprocess.run([str(python), "-m", "pip", "freeze"], capture_output=True, text=True, check=True).stdout
     marker = {"recipe": [list(step) for step in RECIPES[name]], "packages": frozen.split()}
     (home / MARKER).write_text(json.dumps(marker, indent=1))

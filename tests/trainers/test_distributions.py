@@ -88,20 +88,24 @@ def test_masked_choices_are_never_sampled_nor_the_mode():
     assert np.isfinite(categorical.entropy()).all()
 
 
-class LargestUniform:
-    """The largest number that `Generator.random` can return in float32."""
+class FixedUniform:
+    """Stands for a generator whose next uniform numbers are all `value`."""
+
+    def __init__(self, value):
+        self.value = value
 
     def random(self, size, dtype):
-        return np.full(size, 1 - 2**-24, dtype)
+        return np.full(size, self.value, dtype)
 
 
-def test_largest_uniform_number_stays_within_the_allowed_choices():
-    rng = np.random.default_rng(4)
-    logits = f32(rng.normal(size=(2_000, 7)) * 4)
+def test_extreme_uniform_numbers_stay_within_the_allowed_choices():
+    """0 and 1 − 2⁻²⁴ are the smallest and the largest number that `Generator.random` returns in float32."""
+    logits = f32(np.random.default_rng(4).normal(size=(2_000, 7)) * 4)
     mask = np.ones(logits.shape, bool)
-    mask[:, -2:] = False
-    assert Categorical(logits, mask).sample(LargestUniform()).max() <= 4
-    assert Categorical(logits).sample(LargestUniform()).max() <= 6
+    mask[:, :2] = mask[:, -2:] = False
+    for uniform in (FixedUniform(0.0), FixedUniform(1 - 2**-24)):
+        assert set(Categorical(logits, mask).sample(uniform)) <= {2, 3, 4}
+        assert set(Categorical(logits).sample(uniform)) <= set(range(7))
 
 
 def test_row_without_an_allowed_choice_is_an_error_that_names_the_row():

@@ -141,8 +141,11 @@ def test_forgotten_and_unknown_versions_are_refused():
         history.normalize(obs, np.array([0, 0]))
     for version in (0, 1, 2, 3):
         history.publish(version)
+        history.update(observations(np.random.default_rng(version), 10, shift=10.0 * version))
+    before = history.normalize(obs, np.array([2, 3]))
     history.forget_before(2)
     assert history.versions == [2, 3]
+    np.testing.assert_array_equal(history.normalize(obs, np.array([2, 3])), before)
     with pytest.raises(ValueError, match=r"Expected rows of versions .* \[2, 3\], received rows of \[1, 4\]"):
         history.normalize(obs, np.array([1, 4]))
     history.forget_before(99)

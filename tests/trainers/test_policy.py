@@ -235,12 +235,16 @@ def test_new_weights_and_version_take_effect_together():
     spec = BehaviorSpec(OBS, ACTIONS["box"])
     policy, weights = policy_and_weights(spec, version=3)
     obs, rng = observe(spec, np.random.default_rng(0), 2), np.random.default_rng(0)
-    old = policy.act(obs, rng, deterministic=True).actions.continuous
-    weights["actor/mean/bias"] += 1
-    np.testing.assert_array_equal(policy.act(obs, rng, deterministic=True).actions.continuous, old)  # the policy has copies
+    old = policy.act(obs, rng, deterministic=True)
+    for tensor in weights.values():
+        tensor += 1
+    again = policy.act(obs, rng, deterministic=True)  # the policy has copies
+    np.testing.assert_array_equal(again.actions.continuous, old.actions.continuous)
+    np.testing.assert_array_equal(again.log_prob, old.log_prob)
     policy.set_weights(weights, 4)
     assert policy.version == 4
-    np.testing.assert_allclose(policy.act(obs, rng, deterministic=True).actions.continuous, old + 1, atol=1e-6)
+    expected = [slow_heads(spec, policy.network, weights, obs, i)[0] for i in range(2)]
+    np.testing.assert_allclose(policy.act(obs, rng, deterministic=True).actions.continuous, expected, rtol=1e-6)
 
 
 def test_weights_that_do_not_fit_leave_the_old_ones_in_use():

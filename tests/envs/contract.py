@@ -1,0 +1,272 @@
+"""What every `BatchedEnv` keeps to, as one reusable suite.
+
+Subclass `BatchedEnvContract` in a ``test_*.py`` file and implement `make`: it returns an env of `NUM_ENVS` environments whose
+world is `envs.toy.CountObs` (observation (episode, step), reward = step number) with episodes of `LENGTH` steps.
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+import numpy as np
+import pytest
+
+from envs.base import BatchedEnv
+from envs.specs import Actions, BehaviorSpec, DecisionSteps, Steps
+
+NUM_ENVS = 3
+LENGTH = 4
+POLL_S = 60.0
+"""A limit against hanging; nothing is expected to take long."""
+
+
+def random_actions(spec: BehaviorSpec, n: int, rng: np.random.Generator) -> Actions:
+    """Policy-space actions of `n` agents; continuous ones reach beyond [-1, 1], as samples of a policy do."""
+    branches = [rng.integers(0, size, n) for size in spec.action.discrete_branches]
+    discrete = np.stack(branches, axis=1) if branches else np.empty((n, 0))
+    return Actions(rng.normal(0.0, 1.0, (n, spec.action.continuous_size)).astype(np.float32), discrete.astype(np.int32))
+
+
+def the_behavior(env: BatchedEnv) -> tuple[str, BehaviorSpec]:
+    """Name and spec of the only behavior."""
+    ((name, spec),) = env.behaviors.items()
+    return name, spec
+
+
+def poll(env: BatchedEnv) -> Steps:
+    """The next message of the only behavior."""
+    message = env.poll(POLL_S)
+    assert list(message) == list(env.behaviors)
+    return message[the_behavior(env)[0]]
+
+
+def act(env: BatchedEnv, agent_id: np.ndarray, seed: int = 0) -> None:
+    """Random actions for `agent_id`."""
+    name, spec = the_behavior(env)
+    env.act(name, agent_id, random_actions(spec, len(agent_id), np.random.default_rng(seed)))
+
+
+@dataclass
+class Episode:
+    """One agent's episode as it arrived: T transitions (reward) and T + 1 observations."""
+
+    slot: int
+    obs: list[np.ndarray]
+    reward: list[float] = field(default_factory=list)
+    terminated: bool = False
+    truncated: bool = False
+
+
+class Auditor:
+    """Checks every message against the protocol and puts episodes together.
+
+    Attributes:
+        finished: episodes that ended, in order of their end.
+        running: slot -> episode that goes on.
+        env_steps: sum over the messages.
+    """
+
+    def __init__(self, env: BatchedEnv) -> None:
+        self.env = env
+        self.name, self.spec = the_behavior(env)
+        self.finished: list[Episode] = []
+        self.running: dict[int, Episode] = {}
+        self.waiting: set[int] = set()
+        self.acted: set[int] = set()
+        self.env_steps = 0
+
+    def forget(self) -> None:
+        """Note that the env is being reset."""
+        self.running, self.waiting, self.acted = {}, set(), set()
+
+    def take(self, steps: Steps) -> None:
+        """Check and store one message."""
+        decision, terminal = steps.decision, steps.terminal
+        self._check_arrays(steps)
+        for row, slot in enumerate(terminal.agent_id.tolist()):
+            assert slot in self.acted, "a terminal step answers an action"
+            assert terminal.terminated[row] or terminal.truncated[row]
+            episode = self.running.pop(slot)
+            episode.obs.append(terminal.obs["obs"][row].copy())
+            episode.reward.append(float(terminal.reward[row]))
+            episode.terminated, episode.truncated = bool(terminal.terminated[row]), bool(terminal.truncated[row])
+            self.finished.append(episode)
+            self.acted.remove(slot)
+        for row, slot in enumerate(decision.agent_id.tolist()):
+            assert slot not in self.waiting, "a decision is asked for once"
+            obs, reward = decision.obs["obs"][row].copy(), float(decision.reward[row])
+            if decision.first[row]:
+                assert slot not in self.running, "an episode begins after the one before has ended"
+                assert reward == 0.0
+                self.running[slot] = Episode(slot, [obs])
+            else:
+                assert slot in self.acted, "a later decision step answers an action"
+                self.running[slot].obs.append(obs)
+                self.running[slot].reward.append(reward)
+                self.acted.remove(slot)
+            self.waiting.add(slot)
+        transitions = len(terminal) + int(np.count_nonzero(~decision.first))
+        assert steps.env_steps == transitions, "resets are not steps"
+        self.env_steps += steps.env_steps
+        assert self.env.in_flight == len(self.acted)
+
+    def _check_arrays(self, steps: Steps) -> None:
+        slots = self.env.num_slots[self.name]
+        for part in (steps.decision, steps.terminal):
+            n = len(part)
+            assert part.agent_id.dtype == np.int64
+            assert len(set(part.agent_id.tolist())) == n
+            assert all(0 <= slot < slots for slot in part.agent_id.tolist())
+            assert part.reward.dtype == np.float32
+            assert part.reward.shape == (n,)
+            assert set(part.obs) == {o.name for o in self.spec.observations}
+            for o in self.spec.observations:
+                assert part.obs[o.name].dtype == np.dtype(o.dtype)
+                assert part.obs[o.name].shape == (n, *o.shape)
+            flags = [part.first] if isinstance(part, DecisionSteps) else [part.terminated, part.truncated]
+            for flag in flags:
+                assert flag.dtype == np.bool_
+                assert flag.shape == (n,)
+
+    def answer(self, agent_id: np.ndarray, actions: Actions) -> None:
+        """`act`, noted."""
+        self.env.act(self.name, agent_id, actions)
+        self.waiting -= set(agent_id.tolist())
+        self.acted |= set(agent_id.tolist())
+        assert self.env.in_flight == len(self.acted)
+
+    def run(self, env_steps: int, rng: np.random.Generator) -> None:
+        """Answer every message with random actions until `env_steps` more steps have been made."""
+        end = self.env_steps + env_steps
+        while self.env_steps < end:
+            steps = poll(self.env)
+            self.take(steps)
+            if len(steps.decision):
+                self.answer(steps.decision.agent_id, random_actions(self.spec, len(steps.decision), rng))
+
+
+def check_count_episode(episode: Episode, length: int = LENGTH) -> None:
+    """Every value of an episode of `CountObs` is where it belongs (C20, C34, C41)."""
+    number = episode.obs[0][0]
+    np.testing.assert_array_equal(np.array(episode.obs), [[number, t] for t in range(len(episode.obs))])
+    assert episode.reward == list(range(1, len(episode.obs)))
+    if episode.terminated or episode.truncated:
+        assert len(episode.reward) == length
+
+
+class BatchedEnvContract:
+    """The suite; see the module's docstring."""
+
+    stepping = ""
+
+    def make(self, seed: int = 1) -> BatchedEnv:
+        """A new env; not reset."""
+        raise NotImplementedError
+
+    @pytest.fixture
+    def env(self) -> Iterator[BatchedEnv]:
+        env = self.make()
+        yield env
+        env.close()
+
+    def test_names_what_it_is(self, env: BatchedEnv) -> None:
+        name, spec = the_behavior(env)
+        assert env.stepping == self.stepping
+        assert env.num_slots == {name: NUM_ENVS}
+        assert [(o.name, o.shape, o.dtype) for o in spec.observations] == [("obs", (2,), "float32")]
+
+    def test_every_value_is_where_it_belongs(self, env: BatchedEnv) -> None:
+        """C20, C34, C41: no observation is shifted, overwritten or replaced by one of the next episode; no reset step is counted."""
+        env.reset()
+        auditor = Auditor(env)
+        auditor.run(60, np.random.default_rng(0))
+        assert len(auditor.finished) >= 60 // LENGTH - 2 * NUM_ENVS
+        for episode in [*auditor.finished, *auditor.running.values()]:
+            check_count_episode(episode)
+        assert auditor.env_steps == sum(len(e.reward) for e in [*auditor.finished, *auditor.running.values()])
+        for slot in range(NUM_ENVS):
+            numbers = [e.obs[0][0] for e in auditor.finished if e.slot == slot]
+            assert numbers == list(range(len(numbers))), "no episode is lost or seen twice"
+
+    def test_agents_may_be_answered_one_by_one(self, env: BatchedEnv) -> None:
+        env.reset()
+        auditor, rng = Auditor(env), np.random.default_rng(0)
+        for _ in range(8 * LENGTH):
+            if auditor.waiting:
+                for slot in sorted(auditor.waiting, reverse=True):
+                    auditor.answer(np.array([slot]), random_actions(auditor.spec, 1, rng))
+            auditor.take(poll(env))
+        assert len(auditor.finished) >= NUM_ENVS
+        for episode in auditor.finished:
+            check_count_episode(episode)
+
+    def test_a_message_is_valid_until_the_next_poll(self, env: BatchedEnv) -> None:
+        """C20: neither `act` nor a step that runs meanwhile writes into delivered arrays."""
+        env.reset()
+        auditor = Auditor(env)
+        for _ in range(3 * LENGTH):
+            steps = poll(env)
+            before = copy.deepcopy(steps)
+            auditor.take(steps)
+            if len(steps.decision):
+                auditor.answer(steps.decision.agent_id, random_actions(auditor.spec, len(steps.decision), np.random.default_rng(0)))
+            for now, then in ((steps.decision, before.decision), (steps.terminal, before.terminal)):
+                np.testing.assert_array_equal(now.obs["obs"], then.obs["obs"])
+                np.testing.assert_array_equal(now.reward, then.reward)
+                np.testing.assert_array_equal(now.agent_id, then.agent_id)
+
+    def test_nothing_to_wait_for(self, env: BatchedEnv) -> None:
+        assert env.poll(0.0) == {}, "not reset"
+        env.reset()
+        auditor = Auditor(env)
+        while len(auditor.waiting) < NUM_ENVS:
+            auditor.take(poll(env))
+        assert env.poll(POLL_S) == {}, "every agent waits for a decision"
+        assert env.in_flight == 0
+
+    def test_reset_forgets_what_runs(self, env: BatchedEnv) -> None:
+        env.reset()
+        auditor = Auditor(env)
+        auditor.run(5, np.random.default_rng(0))
+        env.reset()
+        assert env.in_flight == 0
+        auditor.forget()
+        while len(auditor.waiting) < NUM_ENVS:
+            auditor.take(poll(env))
+        assert not auditor.acted
+        assert all(len(e.obs) == 1 for e in auditor.running.values())
+        auditor.answer(np.arange(NUM_ENVS), random_actions(auditor.spec, NUM_ENVS, np.random.default_rng(0)))
+        auditor.run(20, np.random.default_rng(0))
+        for episode in auditor.running.values():
+            check_count_episode(episode)
+
+    @pytest.mark.parametrize("wrong", [[0, 0], [1]], ids=["twice", "not_waiting"])
+    def test_refuses_actions_that_nobody_asked_for(self, env: BatchedEnv, wrong: list[int]) -> None:
+        env.reset()
+        auditor = Auditor(env)
+        while len(auditor.waiting) < NUM_ENVS:
+            auditor.take(poll(env))
+        act(env, np.array([1]))
+        with pytest.raises(ValueError, match="wait"):
+            act(env, np.array(wrong))
+        act(env, np.array([0, 2]))
+        assert env.in_flight == NUM_ENVS
+
+    def test_state_is_json_and_counts_episodes(self, env: BatchedEnv) -> None:
+        """C81: the state of the seed streams survives JSON; a resumed env counts on."""
+        env.reset()
+        auditor = Auditor(env)
+        auditor.run(10 * NUM_ENVS, np.random.default_rng(0))
+        state = json.loads(json.dumps(env.state()))
+        begun = list(state["episodes_begun"].values())
+        assert len(begun) == NUM_ENVS
+        assert sum(begun) >= len(auditor.finished) + len(auditor.running)
+        resumed = self.make()
+        try:
+            resumed.load_state(state)
+            assert resumed.state() == state
+        finally:
+            resumed.close()

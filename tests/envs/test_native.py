@@ -1,0 +1,238 @@
+"""Native vector environments: the whitelist is the same task, and every autoreset mode gives the same episodes."""
+
+from __future__ import annotations
+
+import gymnasium as gym
+import numpy as np
+import pytest
+
+from envs.base import EnvFault
+from envs.gymnasium_env import NATIVE_IDS, make_batched_env
+from envs.native import NativeVectorEnv
+from envs.toy import NaNAt, count_vector
+from tests.envs.contract import Auditor, act, check_count_episode, poll, the_behavior
+from tests.envs.worlds import Bouncing
+
+MODES = ("NextStep", "SameStep", "Disabled")
+
+
+def native(env: gym.vector.VectorEnv) -> NativeVectorEnv:
+    return NativeVectorEnv(env, "World", np.random.SeedSequence(1))
+
+
+@pytest.mark.parametrize("kwargs", [{}, {"sutton_barto_reward": True}], ids=["plain", "sutton_barto_reward"])
+@pytest.mark.parametrize("env_id", NATIVE_IDS)
+def test_whitelisted_environments_are_the_same_task(env_id: str, kwargs: dict) -> None:
+    """Step by step from the same states: the same next state, reward, end, and truncation at the same step as the single environment."""
+    vector = gym.make_vec(env_id, num_envs=8, vectorization_mode="vector_entry_point", **kwargs)
+    single = gym.make(env_id, **kwargs)
+    assert vector.single_observation_space == single.observation_space
+    assert vector.single_action_space == single.action_space
+    single.reset(seed=0)
+    rng = np.random.default_rng(0)
+    obs, _ = vector.reset(seed=3)
+    pole_fell = 0
+    for _ in range(60):
+        resetting = vector.prev_done.copy()
+        states = vector.state.T.copy()
+        actions = rng.integers(0, 2, 8)
+        obs, reward, terminated, truncated, _ = vector.step(actions)
+        for i in np.flatnonzero(~resetting):
+            single.unwrapped.state = states[i]
+            single.unwrapped.steps_beyond_terminated = None
+            expected = single.unwrapped.step(actions[i])
+            np.testing.assert_allclose(obs[i], expected[0], rtol=1e-6, atol=1e-7)
+            assert (reward[i], terminated[i]) == expected[1:3]
+            assert not truncated[i]
+            pole_fell += int(terminated[i])
+        assert (np.abs(obs[resetting]) <= 0.05).all()
+    assert pole_fell > 5
+
+
+@pytest.mark.parametrize("env_id", NATIVE_IDS)
+def test_whitelisted_environments_have_the_same_time_limit(env_id: str) -> None:
+    """A pole that never falls is truncated (not terminated) at the same step."""
+    limit = gym.spec(env_id).max_episode_steps
+    env = make_batched_env(env_id, {}, 2, "auto", np.random.SeedSequence(1))
+    assert env.stepping == "native"
+    env.reset()
+    env._env.theta_threshold_radians = env._env.x_threshold = np.inf
+    act(env, poll(env).decision.agent_id)
+    for step in range(1, limit + 1):
+        steps = poll(env)
+        assert len(steps.terminal) == (2 if step == limit else 0)
+        act(env, steps.decision.agent_id, seed=step)
+    assert steps.terminal.truncated.all()
+    assert not steps.terminal.terminated.any()
+
+
+@pytest.mark.parametrize(("kwargs", "stepping", "expected"), [
+    ({}, "auto", "native"), ({"sutton_barto_reward": True}, "auto", "native"), ({}, "inline", "inline"), ({"render_mode": None}, "auto", "inline"),
+])
+def test_native_only_when_it_is_the_same_and_left_to_us(kwargs: dict, stepping: str, expected: str) -> None:
+    env = make_batched_env("CartPole-v1", kwargs, 1, stepping, np.random.SeedSequence(1))
+    assert env.stepping == expected
+    env.close()
+
+
+@pytest.mark.parametrize(("mode", "episodes", "transitions"), [("NextStep", 3, 9), ("SameStep", 4, 12), ("Disabled", 4, 12)])
+def test_twelve_vector_steps(mode: str, episodes: int, transitions: int) -> None:
+    """C41: 3-step episodes, one env, 12 vector steps; the reset step of NEXT_STEP is not a transition and is not counted."""
+    env = native(count_vector(1, mode, length=3))
+    env.reset()
+    auditor = Auditor(env)
+    auditor.take(poll(env))
+    for _ in range(12):
+        if auditor.waiting:
+            act(env, np.array([0]))
+            auditor.waiting, auditor.acted = set(), {0}
+        auditor.take(poll(env))
+    assert env._vector_steps == 12
+    assert [len(e.reward) for e in auditor.finished] == [3] * episodes
+    assert auditor.env_steps == transitions
+    for episode in auditor.finished:
+        check_count_episode(episode, length=3)
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("end", ["terminated", "truncated"])
+def test_the_true_last_observation(mode: str, end: str) -> None:
+    """C34: bootstrapping gets (episode, 3), never the first observation of the next episode, nor the one before the last action."""
+    env = native(count_vector(2, mode, length=3, end=end))
+    env.reset()
+    auditor = Auditor(env)
+    auditor.run(24, np.random.default_rng(0))
+    assert len(auditor.finished) >= 6
+    for episode in auditor.finished:
+        assert episode.obs[-1][1] == 3
+        assert (episode.terminated, episode.truncated) == (end == "terminated", end == "truncated")
+
+
+def test_all_environments_end_at_once() -> None:
+    """NEXT_STEP: nobody waits for a decision then, and the next poll steps (and resets) by itself."""
+    env = native(count_vector(3, "NextStep", length=1))
+    env.reset()
+    for number in range(3):
+        steps = poll(env)
+        assert steps.decision.first.all()
+        assert steps.decision.obs["obs"][:, 0].tolist() == [number] * 3
+        assert steps.env_steps == 0
+        act(env, steps.decision.agent_id)
+        steps = poll(env)
+        assert (len(steps.decision), len(steps.terminal), steps.env_steps) == (0, 3, 3)
+
+
+def test_an_episode_without_a_decision_is_left_out() -> None:
+    """C72: an environment that ends in the step that resets it gives no transition, no crash, and goes on later."""
+    env = native(Bouncing())
+    env.reset()
+    auditor = Auditor(env)
+    auditor.run(9, np.random.default_rng(0))
+    assert [(e.slot, len(e.reward)) for e in auditor.finished] == [(1, 2)]
+    assert auditor.running[1].obs[0] == 5, "reset by the steps 3, 4 and 5; only the last began an episode that was seen"
+
+
+@pytest.mark.parametrize("mode", ["NextStep", "Disabled"])
+def test_buffers_of_the_environment_are_not_handed_out(mode: str) -> None:
+    """C20: a vector environment that returns its own buffers, changed in place, and environments that write into their actions.
+
+    With SAME_STEP, Gymnasium's own wrapper keeps a reference to the array that such an environment overwrites when it is reset.
+    """
+    env = make_batched_env("tests.envs.worlds:mutating_vector", {"autoreset_mode": mode}, 2, "auto", np.random.SeedSequence(1))
+    env.reset()
+    auditor = Auditor(env)
+    auditor.run(30, np.random.default_rng(0))
+    assert len(auditor.finished) >= 4
+    for episode in auditor.finished:
+        check_count_episode(episode, length=5)
+
+
+def nan_vector(**kwargs: object) -> gym.vector.VectorEnv:
+    """Environment 1 of 3 has the NaN."""
+    return gym.vector.SyncVectorEnv([lambda: NaNAt(10**9), lambda: NaNAt(**kwargs), lambda: NaNAt(10**9)])
+
+
+@pytest.mark.parametrize(("kwargs", "message"), [
+    ({"n": 20}, r"non-finite observation 'obs'\[3\] = nan\nenv 1, episode 0, step 20, last action [01]"),
+    ({"n": 150, "value": np.inf, "index": 0}, r"non-finite observation 'obs'\[0\] = inf\nenv 1, episode 0, step 150"),
+    ({"n": 2, "episode": 1, "length": 5}, r"non-finite observation 'obs'\[3\] = nan\nenv 1, episode 1, step 2, last action [01]"),
+    ({"n": 0, "episode": 1, "length": 5}, r"non-finite observation 'obs'\[3\] = nan\nenv 1, episode 1, step 0$"),
+    ({"n": 20, "where": "reward"}, r"non-finite reward nan\nenv 1, episode 0, step 20"),
+    ({"n": 120, "where": "reward", "value": -np.inf}, r"non-finite reward -inf\nenv 1, episode 0, step 120"),
+])
+def test_non_finite_values(kwargs: dict, message: str) -> None:
+    """C54: env index, episode, step, key, index and value."""
+    env = native(nan_vector(**kwargs))
+    env.reset()
+    with pytest.raises(EnvFault, match=message):
+        Auditor(env).run(10**4, np.random.default_rng(0))
+
+
+def test_non_finite_last_observation() -> None:
+    """C54: also in infos['final_obs'], and at the index in the run."""
+    copies = [lambda: NaNAt(10**9, length=4), lambda: NaNAt(4, length=4)]
+    env = NativeVectorEnv(gym.vector.SyncVectorEnv(copies, autoreset_mode="SameStep"), "World", np.random.SeedSequence(1), first_env_index=6)
+    env.reset()
+    with pytest.raises(EnvFault, match=r"'obs'\[3\] = nan\nenv 7, episode 0, step 4"):
+        Auditor(env).run(100, np.random.default_rng(0))
+
+
+def test_exception_of_the_environment() -> None:
+    """C19: type, message, file and line come first."""
+    env = make_batched_env("tests.envs.worlds:crashing_vector", {}, 2, "auto", np.random.SeedSequence(1))
+    env.reset()
+    with pytest.raises(EnvFault, match=r"^ValueError: boom-42\n  at .*toy.py:\d+ \(_act\), in vector step 3\n"):
+        Auditor(env).run(100, np.random.default_rng(0))
+
+
+def test_undeclared_mode_is_refused() -> None:
+    """C41: guessing the mode would train on dummy transitions."""
+    with pytest.raises(ValueError, match=r"metadata\['autoreset_mode'\].* to be one of \['NextStep', 'SameStep', 'Disabled'\], received None"):
+        make_batched_env("tests.envs.worlds:undeclared", {}, 2, "auto", np.random.SeedSequence(1))
+
+
+def test_same_step_without_last_observations_is_refused() -> None:
+    """C34: the last observation is never made up."""
+    env = make_batched_env("tests.envs.worlds:NoFinalObs", {}, 2, "auto", np.random.SeedSequence(1))
+    env.reset()
+    act(env, poll(env).decision.agent_id)
+    with pytest.raises(ValueError, match="final_obs"):
+        env.poll(1.0)
+
+
+def test_number_of_environments_has_to_be_the_one_asked_for() -> None:
+    with pytest.raises(ValueError, match=r"num_envs = 3 environments, received one of 2"):
+        make_batched_env("tests.envs.worlds:two_whatever_you_ask", {}, 3, "auto", np.random.SeedSequence(1))
+
+
+def test_vector_environments_are_not_copied() -> None:
+    with pytest.raises(ValueError, match="Set env_settings.stepping to auto"):
+        make_batched_env("envs.toy:count_vector", {"autoreset_mode": "NextStep"}, 2, "threads", np.random.SeedSequence(1))
+
+
+def test_actions_reach_their_environment() -> None:
+    """Also when agents are answered in another order, or only a part of them waits."""
+    received = []
+    vector = count_vector(3, "NextStep", length=100)
+    vector.envs[1].length = 2
+    step = vector.step
+    vector.step = lambda actions: (received.append(actions.copy()), step(actions))[1]
+    env = native(vector)
+    name, spec = the_behavior(env)
+    env.reset()
+    rng = np.random.default_rng(0)
+    for order in ([2, 0, 1], [0, 1, 2], [2, 0], [1, 2, 0], [0, 2, 1], [0, 2]):
+        poll(env)
+        wanted = rng.integers(0, 2, 3).astype(np.int32)
+        ids = np.array(order)
+        env.act(name, ids, type_of_actions(wanted[ids]))
+        received.clear()
+        env_actions = env._actions
+        assert [env_actions[i] for i in order] == [wanted[i] for i in order]
+
+
+def type_of_actions(choices: np.ndarray):
+    """Actions with one branch."""
+    from envs.specs import Actions
+
+    return Actions(np.empty((len(choices), 0), np.float32), choices[:, None])

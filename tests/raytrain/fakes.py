@@ -1,0 +1,251 @@
+"""Fakes that check what they are given: an environment, a policy and a trainer, without Ray and without TensorFlow.
+
+Every number can be audited. An observation is (slot, episode, step), a reward is `reward_of` the step that it ends, an
+action carries the policy version that made it, and weights of version ``v`` are filled with ``v``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+from envs.specs import Actions, ActionSpec, BehaviorSpec, DecisionSteps, ObservationSpec, Steps, TerminalSteps, no_terminal_steps
+from trainers.policy import PolicyOutput
+from trainers.trainer import TrainerState, Weights
+from trainers.trajectory import TrajectoryBatch
+
+BEHAVIOR = "Audit"
+SPEC = BehaviorSpec(
+    observations=(ObservationSpec("obs", (3,)), ObservationSpec("camera", (2, 2), "uint8")),
+    action=ActionSpec("box", continuous_size=2, discrete_branches=(5,), low=(-1.0,) * 2, high=(1.0,) * 2, shape=(2,), dtype="float32"),
+)
+
+
+def observe(slot: np.ndarray, episode: np.ndarray, step: np.ndarray) -> dict[str, np.ndarray]:
+    """Observations of `SPEC`: (slot, episode, step) as float32, and the step again as an image of uint8."""
+    obs = np.stack([slot, episode, step], axis=-1).astype(np.float32)
+    camera = np.broadcast_to(np.asarray(step)[:, None, None], (len(obs), 2, 2)).astype(np.uint8)
+    return {"obs": obs, "camera": camera}
+
+
+def reward_of(slot: np.ndarray, episode: np.ndarray, step: np.ndarray) -> np.ndarray:
+    """Reward of the action taken at `step`, exact in float32: tells slot, episode and step apart."""
+    return (np.asarray(slot) * 4096 + np.asarray(episode) % 16 * 256 + np.asarray(step) % 256 + 1).astype(np.float32)
+
+
+def weights_of(version: int) -> Weights:
+    """Tensors filled with `version`."""
+    return {"kernel": np.full((3, 2), version, np.float32), "bias": np.full(2, version, np.float32)}
+
+
+class ScriptedEnv:
+    """A `BatchedEnv` of simultaneous agents that reuses and spoils its arrays, and insists on the protocol.
+
+    Args:
+        num_envs: environments; those that are ready answer a `poll`.
+        agents_per_env: agents of each; an environment steps when all of its agents have their action.
+        length: ``(slot, episode) -> steps`` of an episode; agents of one env must agree.
+        ending: ``(slot, episode) -> (terminated, truncated)``.
+        ready: ``bool [num_envs] busy -> bool [num_envs]``, those of the busy ones that answer now; all by default.
+    """
+
+    stepping = "inline"
+
+    def __init__(
+        self, num_envs: int = 2, agents_per_env: int = 1, length: Callable[[int, int], int] = lambda slot, episode: 7,
+        ending: Callable[[int, int], tuple[bool, bool]] = lambda slot, episode: (False, True),
+        ready: Callable[[np.ndarray], np.ndarray] = lambda busy: busy,
+    ) -> None:
+        n = num_envs * agents_per_env
+        self.behaviors, self.num_slots = {BEHAVIOR: SPEC}, {BEHAVIOR: n}
+        self.env_steps = 0
+        self.closed = False
+        self.acted: list[tuple[np.ndarray, np.ndarray]] = []
+        """(agent ids, version that each action carries), in order."""
+        self.delivered: list[np.ndarray] = []
+        """int ``[n, 3]`` of (slot, episode, step) of the actions whose results were delivered, in order."""
+        self._agents_per_env, self._length, self._ending, self._ready = agents_per_env, length, ending, ready
+        self._episode, self._step = np.full(n, -1), np.zeros(n, int)
+        self._waiting, self._busy, self._new = np.zeros(n, bool), np.zeros(n, bool), np.zeros(n, bool)
+        self._lent: list[np.ndarray] = []
+
+    @property
+    def in_flight(self) -> int:
+        return int(self._busy.sum())
+
+    def reset(self) -> None:
+        self._episode += 1
+        self._step[:] = 0
+        self._waiting[:], self._busy[:], self._new[:] = False, False, True
+
+    def poll(self, timeout_s: float) -> dict[str, Steps]:
+        for array in self._lent:  # what was delivered is valid until this call
+            array[...] = 77 if array.dtype == np.uint8 else np.nan
+        self._lent = []
+        first = self._new.copy()
+        per_env = self._busy.reshape(-1, self._agents_per_env).all(axis=1)
+        ready = np.repeat(self._ready(per_env) & per_env, self._agents_per_env)
+        if not (ready.any() or first.any()):
+            return {}
+        ids = np.flatnonzero(ready)
+        self.env_steps += len(ids) // self._agents_per_env
+        self.delivered.append(np.stack([ids, self._episode[ids], self._step[ids]], axis=-1))
+        reward = reward_of(ids, self._episode[ids], self._step[ids])
+        self._step[ids] += 1
+        ended = np.array([self._step[i] == self._length(i, self._episode[i]) for i in ids], bool)
+        terminal = self._end(ids[ended], reward[ended]) if ended.any() else no_terminal_steps(SPEC)
+        first[ids[ended]] = True
+        delivered = np.flatnonzero(first | ready)
+        rewards = np.zeros(len(self._step), np.float32)
+        rewards[ids[~ended]] = reward[~ended]
+        obs = observe(delivered, self._episode[delivered], self._step[delivered])
+        self._busy[ids], self._new[:], self._waiting[delivered] = False, False, True
+        decision = DecisionSteps(delivered, obs, rewards[delivered], first[delivered])
+        self._lent += [*obs.values(), decision.reward]
+        return {BEHAVIOR: Steps(decision, terminal, env_steps=len(ids) // self._agents_per_env)}
+
+    def _end(self, ids: np.ndarray, reward: np.ndarray) -> TerminalSteps:
+        flags = np.array([self._ending(i, self._episode[i]) for i in ids], bool)
+        steps = TerminalSteps(ids, observe(ids, self._episode[ids], self._step[ids]), reward, flags[:, 0], flags[:, 1])
+        self._lent += [*steps.obs.values(), reward]
+        self._episode[ids] += 1
+        self._step[ids] = 0
+        return steps
+
+    def act(self, behavior: str, agent_id: np.ndarray, actions: Actions) -> None:
+        assert behavior == BEHAVIOR and agent_id.dtype == np.int64 and len(np.unique(agent_id)) == len(agent_id) > 0
+        assert self._waiting[agent_id].all(), "an action for an agent that waits for none"
+        assert actions.continuous.shape == (len(agent_id), 2) and actions.continuous.dtype == np.float32
+        assert actions.discrete.shape == (len(agent_id), 1) and actions.discrete.dtype == np.int32
+        assert (actions.continuous[:, 1] == self._step[agent_id]).all(), "the action was made from another observation"
+        self.acted.append((agent_id.copy(), actions.continuous[:, 0].copy()))
+        actions.continuous[:], actions.discrete[:] = np.nan, -1  # environments scribble on what they are given
+        self._waiting[agent_id], self._busy[agent_id] = False, True
+
+    def state(self) -> dict:
+        return {"episode": self._episode.tolist()}
+
+    def load_state(self, state: dict) -> None:
+        self._episode[:] = state["episode"]
+
+    def close(self) -> None:
+        self.closed = True
+
+
+class FakePolicy:
+    """Its action carries the version it was made with and the step it was made for; `applied` lists versions in order."""
+
+    def __init__(self) -> None:
+        self.version = -1
+        self.applied: list[int] = []
+        self._weights: Weights = {}
+
+    def set_weights(self, weights: Weights, version: int) -> None:
+        assert version > self.version, "versions go backwards"
+        self._weights, self.version = weights, version
+        self.applied.append(version)
+
+    def act(self, obs: dict[str, np.ndarray], rng: np.random.Generator) -> PolicyOutput:
+        values = np.concatenate([w.ravel() for w in self._weights.values()])
+        assert (values == self.version).all(), f"version {self.version} acts with weights {values}"
+        _, episode, step = obs["obs"].T
+        assert np.isfinite(obs["obs"]).all() and (obs["camera"][:, 0, 0] == step % 256).all(), "an observation that is no longer valid"
+        continuous = np.stack([np.full(len(step), values.mean(), np.float32), step], axis=-1)
+        discrete = rng.integers(5, size=(len(step), 1), dtype=np.int32)
+        return PolicyOutput(Actions(continuous, discrete), -(episode * 256 + step), np.zeros(len(step), np.float32))
+
+
+def check_batch(batch: TrajectoryBatch, time_horizon: int) -> None:
+    """Whether every field is what `ScriptedEnv` and `FakePolicy` make of it (C20, C34, C36)."""
+    n, k = batch.rows, len(batch.length)
+    dtypes = {f: getattr(batch, f).dtype for f in ("continuous", "discrete", "log_prob", "reward", "version", "length", "agent_id")}
+    assert dtypes == {"continuous": np.float32, "discrete": np.int32, "log_prob": np.float32, "reward": np.float32,
+                      "version": np.int64, "length": np.int32, "agent_id": np.int64}
+    assert batch.obs["obs"].dtype == np.float32 and batch.obs["camera"].dtype == np.uint8
+    assert batch.obs["obs"].shape == (n, 3) and batch.obs["camera"].shape == (n, 2, 2)
+    assert batch.continuous.shape == (n, 2) and batch.discrete.shape == (n, 1) and batch.log_prob.shape == batch.version.shape == (n,)
+    assert batch.action_mask is None and batch.episode_return.dtype == np.float64 and batch.episode_length.dtype == np.int64
+    assert batch.terminated.shape == batch.truncated.shape == batch.agent_id.shape == batch.episode_id.shape == (k,)
+    assert not (batch.terminated & batch.truncated).any(), "terminated wins"
+    assert int(batch.length.sum()) == n and (batch.length > 0).all() and (batch.length <= time_horizon).all()
+    slot, episode, step = batch.obs["obs"].astype(np.int64).T
+    owner = np.repeat(np.arange(k), batch.length)
+    assert (slot == batch.agent_id[owner]).all()
+    assert (episode == episode[batch.starts][owner]).all(), "a trajectory crosses an episode"
+    assert (step == step[batch.starts][owner] + np.arange(n) - batch.starts[owner]).all(), "steps are not consecutive"
+    assert (batch.reward == reward_of(slot, episode, step)).all()
+    assert (batch.obs["camera"] == (step % 256)[:, None, None]).all()
+    assert (batch.log_prob == -(episode * 256 + step)).all() and (batch.continuous[:, 1] == step).all()
+    assert (batch.continuous[:, 0] == batch.version).all(), "another version acted than the one that is stored"
+    after = np.stack([batch.agent_id, episode[batch.starts], step[batch.starts] + batch.length], axis=-1)
+    assert (batch.next_obs["obs"] == after).all(), "next_obs is not the true observation after the last row"
+    assert (batch.next_obs["camera"] == (after[:, 2] % 256)[:, None, None]).all() and batch.next_obs["camera"].dtype == np.uint8
+    assert len(batch.episode_return) == len(batch.episode_length)
+
+
+class RecorderTrainer:
+    """A `Trainer` that audits and keeps everything it consumes, and learns nothing.
+
+    Args:
+        buffer_size: rows that make an update ready.
+        time_horizon: no trajectory may be longer.
+        version: of the weights it starts from.
+
+    Attributes:
+        batches: (manager, batch) in the order they came.
+        lags: largest lag (versions) among the rows of each update, measured from the rows themselves.
+        rows_learnt: rows of each update.
+    """
+
+    def __init__(self, buffer_size: int, time_horizon: int = 8, version: int = 0) -> None:
+        self.agent_steps = self.updates = self.policy_updates = 0
+        self.rows_held = self.most_rows_held = 0
+        self.version = version
+        self.compiled = False
+        self.batches: list[tuple[str, TrajectoryBatch]] = []
+        self.lags: list[int] = []
+        self.rows_learnt: list[int] = []
+        self._buffer_size, self._time_horizon, self._first_version = buffer_size, time_horizon, version
+        self._oldest: int | None = None
+
+    def compile(self) -> None:
+        self.compiled = True
+
+    def process(self, batch: TrajectoryBatch, manager: str = "") -> dict[str, float]:
+        assert manager, "who collected the batch is not said"
+        check_batch(batch, self._time_horizon)
+        self.batches.append((manager, batch))
+        self.agent_steps += batch.rows
+        self.rows_held += batch.rows
+        self.most_rows_held = max(self.most_rows_held, self.rows_held)
+        if batch.rows:
+            oldest = int(batch.version.min())
+            self._oldest = oldest if self._oldest is None else min(oldest, self._oldest)
+        return {"Policy/Entropy": 1.0}
+
+    def is_ready(self) -> bool:
+        return self.rows_held >= self._buffer_size
+
+    def update(self, between_chunks: Callable[[], None] = lambda: None) -> dict[str, float]:
+        assert self.is_ready() and self.compiled and self.version == self._first_version + self.policy_updates
+        self.lags.append(self.version - self._oldest)
+        self.rows_learnt.append(self.rows_held)
+        self.rows_held, self._oldest = 0, None
+        between_chunks()
+        self.updates += 3
+        self.policy_updates += 1
+        return {"Losses/Value Loss": 0.5}
+
+    def policy_weights(self) -> Weights:
+        return weights_of(self._first_version + self.policy_updates)
+
+    def published(self, version: int) -> None:
+        assert version == self._first_version + self.policy_updates > self.version, "published without an update"
+        self.version = version
+
+    def state(self) -> TrainerState:
+        return TrainerState({"weights": weights_of(self.version)["bias"]}, {"agent_steps": self.agent_steps})
+
+    def load_state(self, state: TrainerState) -> None:
+        self.agent_steps = state.scalars["agent_steps"]
