@@ -103,6 +103,6 @@ def probe_spec(env: str, env_kwargs: dict[str, Any], import_dirs: Sequence[str] 
         name = behavior_name(env, made)
         if isinstance(made, VectorEnv):
             return {name: behavior_spec(made.single_observation_space, made.single_action_space, name)}
-        return {name: behavior_spec(made.observation_space, made.action_space, name)}
+        return {name: behavior_spec(getattr(made, "observation_space", None), getattr(made, "action_space", None), name)}
     finally:
         made.close()

@@ -23,6 +23,7 @@ from envs.single_env import Outcome, Reset, SingleEnv
 
 CLOSE_TIMEOUT_S = 2.0
 EXIT_CODE_TIMEOUT_S = 5.0
+_hiding = threading.Lock()
 
 
 class ProcessWorkers:
@@ -133,14 +134,15 @@ def _how(exit_code: int | None) -> str:
 def _main_module_hidden() -> Iterator[None]:
     """Children import nothing of the caller's ``__main__``: it would run a script without a main guard again, or import Ray."""
     main = sys.modules["__main__"]
-    hidden = {name: getattr(main, name) for name in ("__file__", "__spec__") if hasattr(main, name)}
-    for name in hidden:
-        setattr(main, name, None)
-    try:
-        yield
-    finally:
-        for name, value in hidden.items():
-            setattr(main, name, value)
+    with _hiding:
+        hidden = {name: getattr(main, name) for name in ("__file__", "__spec__") if hasattr(main, name)}
+        for name in hidden:
+            setattr(main, name, None)
+        try:
+            yield
+        finally:
+            for name, value in hidden.items():
+                setattr(main, name, value)
 
 
 def _work(pipe: Connection, factory: EnvFactory) -> None:
@@ -151,13 +153,16 @@ def _work(pipe: Connection, factory: EnvFactory) -> None:
     except (EnvFault, ValueError) as error:
         pipe.send(error)
         return
+    except Exception as error:  # noqa: BLE001 - reported in words instead of as the death of a process
+        pipe.send(env_fault(error, f"while making {factory.env}"))
+        return
     pipe.send((env.name, env.spec))
     with contextlib.suppress(EOFError, BrokenPipeError, ConnectionResetError):  # the parent is gone
         while (request := pipe.recv()) is not None:
             epoch, command = request
             try:
                 outcome = env.run(command)
-            except Exception as error:  # noqa: BLE001 - reported with its place instead of as the death of a process
+            except Exception as error:  # noqa: BLE001 - as above
                 outcome = env_fault(error, "in the environment's process")
             pipe.send((epoch, outcome))
     env.close()

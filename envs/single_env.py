@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -63,8 +64,10 @@ class SingleEnv:
                 "Set env_settings.stepping to auto.")
         self.env = env
         self.name = behavior_name(factory.env, env)
-        self.spec: BehaviorSpec = behavior_spec(env.observation_space, env.action_space, self.name)
+        self.spec: BehaviorSpec = behavior_spec(getattr(env, "observation_space", None), getattr(env, "action_space", None), self.name)
         self._reader = ObservationReader(env.observation_space, self.spec.observations[0])
+        observation = self.spec.observations[0]
+        self._obs_shape, self._obs_dtype = (1, *observation.shape), np.dtype(observation.dtype)
         self._steps = 0
 
     def run(self, command: Reset | np.ndarray) -> Outcome | EnvFault:
@@ -110,15 +113,14 @@ class SingleEnv:
         except ValueError as error:
             raise EnvFault(str(error)) from None
         obs = self._read(result[0])
-        if not np.isfinite(reward):
+        if not math.isfinite(reward):
             raise EnvFault(f"non-finite reward {reward}")
         if terminated or truncated:
             return Outcome(self._reset(None), True, reward, terminated, truncated, obs)
         return Outcome(obs, False, reward)
 
     def _read(self, value: Any) -> np.ndarray:
-        spec = self.spec.observations[0]
-        out = np.empty((1, *spec.shape), spec.dtype)
+        out = np.empty(self._obs_shape, self._obs_dtype)
         try:
             self._reader.read(value, out[0])
         except ValueError as error:

@@ -25,15 +25,19 @@ EXACT_INTEGER = 2**53
 """Whole numbers up to here survive the float64 arithmetic of `envs.specs.to_env_actions`."""
 
 
-def behavior_spec(observation_space: spaces.Space, action_space: spaces.Space, env: str) -> BehaviorSpec:
+def behavior_spec(observation_space: spaces.Space | None, action_space: spaces.Space | None, env: str) -> BehaviorSpec:
     """Spec of the one behavior of a single-agent environment.
 
     Args:
+        observation_space, action_space: of one agent; None where the environment has none.
         env: name of the environment, for messages.
 
     Raises:
-        ValueError: a space that is not supported; names it, its key and what is supported.
+        ValueError: a space is missing or not supported; names it, its key and what is supported.
     """
+    for name, space in (("observation_space", observation_space), ("action_space", action_space)):
+        if space is None:
+            raise ValueError(f"{env}: the environment has no {name}; set it in its constructor or class to a gymnasium.spaces.Space.")
     return BehaviorSpec(observations=(observation_spec(observation_space, "obs", env),), action=action_spec(action_space, env))
 
 

@@ -86,12 +86,24 @@ class TwoStepTerminal(_Toy):
 
 
 class CountObs(_Toy):
-    """Observation (episode, step), both from 0; the reward of a step is its number, from 1: everything stored can be audited."""
+    """Observation (episode, step), both from 0; the reward of a step is its number, from 1: everything stored can be audited.
+
+    Args:
+        vary: each episode has another length, drawn from 1 … `length` by the environment's own generator.
+    """
 
     observation_space = _box(2)
 
-    def __init__(self, length: int = 10, end: str = "truncated") -> None:
+    def __init__(self, length: int = 10, end: str = "truncated", vary: bool = False) -> None:
         super().__init__(length, end)
+        self._longest = length if vary else None
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[np.ndarray, dict[str, Any]]:
+        """Begin the next episode."""
+        obs, info = super().reset(seed=seed)
+        if self._longest is not None:
+            self.length = int(self.np_random.integers(1, self._longest, endpoint=True))
+        return obs, info
 
     def _observe(self) -> np.ndarray:
         return np.array([self.episode, self.steps], np.float32)
@@ -161,7 +173,7 @@ class EchoAction(_Toy):
         self._last = np.asarray(action, np.float32).ravel()
 
     def _observe(self) -> np.ndarray:
-        return self._last
+        return self._last.copy()
 
 
 class NaNAt(_Toy):
@@ -287,6 +299,7 @@ class SimpleEnvironment(gym.Env):
         return np.array([self._goal], np.float32)
 
 
-def count_vector(num_envs: int, autoreset_mode: str, length: int = 3, end: str = "terminated", copy: bool = True) -> VectorEnv:
+def count_vector(num_envs: int, autoreset_mode: str, length: int = 3, end: str = "terminated", vary: bool = False,
+                 copy: bool = True) -> VectorEnv:
     """`CountObs` in a Gymnasium vector environment with the autoreset mode ``"NextStep"``, ``"SameStep"`` or ``"Disabled"``."""
-    return SyncVectorEnv([lambda: CountObs(length, end)] * num_envs, copy=copy, autoreset_mode=AutoresetMode(autoreset_mode))
+    return SyncVectorEnv([lambda: CountObs(length, end, vary)] * num_envs, copy=copy, autoreset_mode=AutoresetMode(autoreset_mode))

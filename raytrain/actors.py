@@ -10,7 +10,6 @@ import os
 import queue
 import threading
 import time
-import traceback
 from collections import deque
 from dataclasses import dataclass, replace
 from typing import Any
@@ -63,8 +62,8 @@ class Exchange(_QueueActor):
         self._operations += 1
         while self._handed_out and self._handed_out[0][0] <= received:
             self._handed_out.popleft()
-        if consumer != self._consumer:
-            self._consumer = consumer
+        is_new, self._consumer = consumer != self._consumer, consumer
+        if is_new and self._handed_out:
             return list(self._handed_out), self.qsize()
         if self.empty():
             self._arrived.clear()
@@ -276,8 +275,7 @@ class _LoopActor:
         try:
             self._loop()
         except Exception as error:  # reported by the next poll, with the user's own traceback first
-            own = getattr(error, "user_traceback", None) or traceback.format_exc()
-            self._fault = RunFault(f"{self._name}: {error}", own, traceback.format_exc())
+            self._fault = RunFault.of(self._name, error)
 
     def _join(self, timeout_s: float) -> bool:
         self._stopping.set()

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from raytrain.env_manager import EnvManager
+from raytrain.errors import RunFault
 from raytrain.messages import ManagerStatus
 from raytrain.plan import Plan, Start, build_env_manager, build_trainer_loop
 from raytrain.queues import LocalExchange
@@ -61,6 +64,10 @@ class LocalBackend:
         self._managers: list[EnvManager] = []
 
     def start(self) -> None:
+        with self._faults():
+            self._make()
+
+    def _make(self) -> None:
         exchange = LocalExchange(capacity=sys.maxsize)  # one thread: a full queue could never be emptied
         self._loop = build_trainer_loop(self._plan, self._start, exchange, exchange)
         for i in range(len(self._plan.managers)):
@@ -72,11 +79,19 @@ class LocalBackend:
             manager.start()
 
     def poll(self, timeout_s: float) -> News:
-        for manager in self._managers:
-            while manager.advance(0.0):
-                pass
-        self._loop.advance(0.0)
+        with self._faults():
+            for manager in self._managers:
+                while manager.advance(0.0):
+                    pass
+            self._loop.advance(0.0)
         return self._news()
+
+    @contextmanager
+    def _faults(self) -> Iterator[None]:
+        try:
+            yield
+        except Exception as error:
+            raise RunFault.of("local run", error) from error
 
     def save(self) -> None:
         self._loop.request_save()

@@ -168,9 +168,12 @@ class Controller:
         better = one.reward is not None and (self._best_reward is None or one.reward > self._best_reward)
         if better:
             self._best_reward = one.reward
+        self._folder.check_lock()
         path = self._store.save(Snapshot({self._plan.behavior: one}, self._run_state(one, event.label)))
         if better:
             self._store.mark_best(path)
+        while self._store.messages:
+            self._console.warning(self._store.messages.pop(0))
         self._callbacks.checkpoint(path, event.label, one.reward)
 
     def _run_state(self, one: BehaviorSnapshot, label: int) -> dict[str, Any]:

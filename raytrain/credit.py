@@ -79,7 +79,8 @@ class CreditBook:
     def waiting_for(self, version: int) -> list[str]:
         """Managers whose rows must arrive before an update at `version`."""
         limit = version - self.max_policy_lag
-        return [n for n, m in self._managers.items() if m.done < len(m.rounds) and m.rounds[m.done][0] <= limit]
+        # `done` is read once: a status call may ask from another thread while an item is being taken in.
+        return [n for n, m in self._managers.items() if (done := m.done) < len(m.rounds) and m.rounds[done][0] <= limit]
 
     def credit(self) -> dict[str, Credit]:
         """What each manager may still collect, by what has been delivered so far."""

@@ -15,7 +15,7 @@ import numpy as np
 from envs.base import BatchedEnv
 from envs.specs import DecisionSteps, Steps
 from raytrain.collector import Collector
-from raytrain.messages import Credit, Header, ManagerStatus, PolicyMessage
+from raytrain.messages import Credit, Header, ManagerStatus
 from raytrain.queues import PolicySource, TrajectorySink
 from raytrain.timers import Timers
 from trainers.policy import Policy
@@ -66,6 +66,7 @@ class EnvManager:
         ship_early: ship finished trajectories by age, too; False in lock-step, where items must not depend on the clock.
         incarnation: how often this manager was started before.
         should_stop: asked while waiting for room in a full queue.
+        clock: seconds, monotonic.
     """
 
     def __init__(
@@ -80,6 +81,7 @@ class EnvManager:
         ship_early: bool = True,
         incarnation: int = 0,
         should_stop: Callable[[], bool] = lambda: False,
+        clock: Callable[[], float] = time.perf_counter,
     ) -> None:
         self.name = name
         self.timers = Timers()
@@ -88,6 +90,7 @@ class EnvManager:
         self._ship_early = ship_early
         self._incarnation = incarnation
         self._should_stop = should_stop
+        self._clock = clock
         self._lanes = {}
         for behavior, spec in env.behaviors.items():
             slots = env.num_slots[behavior]
@@ -105,7 +108,7 @@ class EnvManager:
     def start(self) -> None:
         """Begin the first episodes."""
         self._env.reset()
-        self._started_s = time.perf_counter()
+        self._started_s = self._clock()
 
     def advance(self, wait_s: float) -> bool:
         """One turn of the loop. Returns False when every agent waits for credit and none came within `wait_s`."""
@@ -134,7 +137,7 @@ class EnvManager:
             if lane.is_closing:
                 self._close(lane, steps)
             if not had_finished and collector.finished_rows:
-                lane.oldest_finished_s = time.perf_counter()
+                lane.oldest_finished_s = self._clock()
         if not len(decision):
             return
         self._apply_newest(lane)
@@ -179,10 +182,8 @@ class EnvManager:
 
     def _apply_newest(self, lane: _Lane) -> None:
         message = lane.source.newest()
-        if message is not None and message.serial > lane.serial:
-            self._apply(lane, message)
-
-    def _apply(self, lane: _Lane, message: PolicyMessage) -> None:
+        if message is None or message.serial <= lane.serial:
+            return
         lane.serial = message.serial
         lane.credit = message.credit.get(self.name, _NO_CREDIT)
         if message.version > lane.policy.version:  # versions never go backwards
@@ -196,17 +197,21 @@ class EnvManager:
     def _wait_for_credit(self, wait_s: float) -> bool:
         lane = next(v for v in self._lanes.values() if v.held)
         self._phase = f"waiting for policy version {lane.policy.version + 1}"
-        started = time.perf_counter()
+        started = self._clock()
         with self.timers.section("wait_for_policy"):
-            message = lane.source.newest()
-            if message is None or message.serial <= lane.serial:
-                message = lane.source.wait_newer(lane.serial, wait_s)
-        self._waited_s += time.perf_counter() - started
-        if message is None:
+            if not self._has_news():
+                lane.source.wait_newer(lane.serial, wait_s)
+        self._waited_s += self._clock() - started
+        if not self._has_news():
             return False
-        self._apply(lane, message)
-        self._act_on_held(lane)
+        for lane in self._lanes.values():
+            self._apply_newest(lane)
+            self._act_on_held(lane)
         return True
+
+    def _has_news(self) -> bool:
+        messages = ((v, v.source.newest()) for v in self._lanes.values())
+        return any(m is not None and m.serial > v.serial for v, m in messages)
 
     # -- shipping ----------------------------------------------------------------------------------------------------
 
@@ -214,7 +219,7 @@ class EnvManager:
         rows = lane.collector.finished_rows
         if rows >= MAX_ITEM_ROWS:
             return True
-        return rows > 0 and self._ship_early and time.perf_counter() - lane.oldest_finished_s >= MAX_ITEM_AGE_S
+        return rows > 0 and self._ship_early and self._clock() - lane.oldest_finished_s >= MAX_ITEM_AGE_S
 
     def _ship(self, lane: _Lane) -> None:
         with self.timers.section("ship"):
@@ -226,7 +231,7 @@ class EnvManager:
                 oldest_version=int(batch.version.min(initial=lane.policy.version)) if batch.rows else -1,
                 newest_version=int(batch.version.max(initial=0)) if batch.rows else -1,
                 longest_episode=lane.collector.longest_episode,
-                busy_s=time.perf_counter() - (self._started_s or 0.0) - self._waited_s,
+                busy_s=self._clock() - (self._started_s or 0.0) - self._waited_s,
             )
             lane.sequence += 1
             while not lane.sink.put(header, batch, 1.0):

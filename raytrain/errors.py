@@ -5,9 +5,12 @@ A fault inside an environment is `envs.base.EnvFault`; everything else is a plai
 
 from __future__ import annotations
 
+import traceback
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
+
+from envs.base import EnvFault
 
 
 @dataclass(frozen=True)
@@ -87,6 +90,14 @@ class RunFault(RuntimeError):
 
     def __str__(self) -> str:
         return self.message
+
+    @classmethod
+    def of(cls, component: str, error: Exception) -> RunFault:
+        """What `component` died of, as the user should see it: their own traceback where their code raised, none where the
+        environment was refused by one of our checks, and all of it for a defect of ours. Call it while `error` is handled.
+        """
+        full = traceback.format_exc()
+        return cls(f"{component}: {error}", error.user_traceback if isinstance(error, EnvFault) else full, full)
 
 
 class ClusterError(ValueError):

@@ -40,5 +40,6 @@ class Ledger:
         return sum(self._env_steps.values())
 
     def report(self) -> dict[str, int]:
-        """JSON-able summary."""
-        return {"consumed": self.consumed, "gaps": self.gaps, **{f"dropped_{k}": v for k, v in self.dropped.items()}}
+        """JSON-able summary; any thread may ask."""
+        dropped = list(self.dropped.items())  # at once: the loop's thread may add a reason meanwhile
+        return {"consumed": self.consumed, "gaps": self.gaps, **{f"dropped_{k}": v for k, v in dropped}}

@@ -82,10 +82,14 @@ class Plan:
         return CreditBook(managers, buffer_size, self.max_policy_lag, equal_shares=self.lock_step)
 
     def max_rows(self) -> int:
-        """Most rows an update can hold: every granted round, and each manager's last batch of agents on top."""
-        largest = self.credit_book().open(0)
-        granted = sum(sum(c.sizes) for c in largest.values())
-        return granted + (1 + self.max_policy_lag) * len(self.managers) * self.agents
+        """Most rows an update can hold.
+
+        Let n managers of a agents collect with lag limit K. A round of all managers brings at least b = ``buffer_size`` rows and
+        fewer than b + 2na: each share is rounded up to whole batches, and its last batch may overshoot. After V <= K updates
+        K + 1 + V rounds were granted and at least V·b of their rows are learnt; after more updates at most K + 1 rounds are left.
+        """
+        rounds, extra = 1 + self.max_policy_lag, 2 * len(self.managers) * self.agents
+        return rounds * self.settings.hyperparameters.buffer_size + (rounds + self.max_policy_lag) * extra
 
     def first_weights(self) -> Weights:
         """The initial weights, made in NumPy so that nobody waits for TensorFlow."""

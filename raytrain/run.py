@@ -7,7 +7,6 @@ import secrets
 import sys
 import time
 from collections.abc import Mapping
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from datetime import datetime
 from importlib.metadata import PackageNotFoundError, version
@@ -96,19 +95,17 @@ def execute(config: RunConfig, local: bool, callbacks: Callbacks, console: Conso
     RunFolder.check(saved.results_dir, config.checkpoint_settings.run_id, saved.resume, saved.force)
     import_dirs = (str(config.source_dir),)
     _check_name_early(config)
-    with ThreadPoolExecutor(1) as pool:  # loading the env's package overlaps with the start of Ray
-        probing = pool.submit(_probe, config.env, config.env_kwargs, import_dirs)
-        if local:
-            connection, place = None, "this process only (--local), lock-step"
-        else:
-            console.message("starting Ray …")
-            from raytrain import cluster
+    specs = _probe(config, import_dirs)
+    config = config.with_behaviors(check_behaviors(config, specs))
+    if local:
+        connection, place = None, "this process only (--local), lock-step"
+    else:
+        console.message("starting Ray …")
+        from raytrain import cluster
 
-            connection = cluster.connect(config.distributed.address)
-            place = connection.description
+        connection = cluster.connect(config.distributed.address)
+        place = connection.description
     try:
-        specs = probing.result()
-        config = config.with_behaviors(check_behaviors(config, specs))
         return _run(config, local, specs, place, callbacks, console, command, started_at, import_dirs)
     finally:
         if connection is not None:
@@ -184,12 +181,22 @@ def _check_name_early(config: RunConfig) -> None:
         check_behaviors(config, [behavior_name(config.env)])
 
 
-def _probe(env: str, env_kwargs: dict[str, Any], import_dirs: tuple[str, ...]) -> dict[str, BehaviorSpec]:
+def _probe(config: RunConfig, import_dirs: tuple[str, ...]) -> dict[str, BehaviorSpec]:
+    """What the environment says of itself, before Ray starts.
+
+    Raises:
+        ConfigError: the environment cannot be made from what the file says, or has a space that is not supported.
+        RunFault: its own code raised.
+    """
+    from envs.base import EnvFault
     from envs.gymnasium_env import probe_spec
 
-    return probe_spec(env, env_kwargs, import_dirs)
-
-
+    try:
+        return probe_spec(config.env, config.env_kwargs, import_dirs)
+    except EnvFault as fault:
+        raise RunFault.of(config.env, fault) from fault
+    except ValueError as error:
+        raise ConfigError([config.document.problem(("env",), config.env, str(error))], config.document.name) from error
 
 
 def _plan(config: RunConfig, behavior: str, spec: BehaviorSpec, local: bool, import_dirs: tuple[str, ...]) -> Plan:

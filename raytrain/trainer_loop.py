@@ -199,9 +199,9 @@ class TrainerLoop:
         with self.timers.section("publish"):
             self.version += 1
             self._serial += 1
+            self._trainer.published(self.version)
             weights = self._trainer.policy_weights()
             self._sink.publish(PolicyMessage(self._serial, self.version, weights, self._credit.grant(self.version)))
-            self._trainer.published(self.version)
 
     def _note_lag(self) -> None:
         rows = sum(r for _, r, _ in self._held_versions)

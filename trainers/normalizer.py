@@ -147,9 +147,24 @@ class NormalizerHistory:
         self._versions = np.append(self._versions, version)
         self._means = np.vstack([self._means, np.concatenate([mean.ravel() for mean, _ in pairs])])
         self._stds = np.vstack([self._stds, np.concatenate([std.ravel() for _, std in pairs])])
+        return self.weights(version)
+
+    def weights(self, version: int) -> Weights:
+        """The statistics of a published version as policy weights.
+
+        Raises:
+            ValueError: it was never published or is forgotten already.
+        """
+        if version not in self.versions:
+            raise ValueError(f"Expected one of the versions {self.versions}, received {version}.")
+        row = self.versions.index(version)
         weights: Weights = {}
-        for o, pair in zip(self._spec.observations, pairs, strict=True):
-            weights.update(zip(normalizer_names(o.name), pair, strict=True))
+        offset = 0
+        for o in self._spec.observations:
+            part = slice(offset, offset + o.size)
+            for name, table in zip(normalizer_names(o.name), (self._means, self._stds), strict=True):
+                weights[name] = table[row, part].reshape(o.shape).copy()
+            offset += o.size
         return weights
 
     def normalize(self, obs: Observations, version: np.ndarray) -> np.ndarray:

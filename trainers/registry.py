@@ -17,10 +17,6 @@ def make_trainer(
     Raises:
         ValueError: unknown ``trainer_type``.
     """
-    import os
-    if os.environ.get("RT_STUB"):
-        from rt_stub import StubTrainer
-        return StubTrainer(spec, settings, seed, max_rows, weights)
     if settings.trainer_type == "ppo":
         from trainers.ppo import PPOTrainer
 

@@ -53,6 +53,12 @@ class Trainer(Protocol):
     def update(self, between_chunks: Callable[[], None] = lambda: None) -> dict[str, float]:
         """Learn from every row held. `between_chunks` is called about every second. Returns statistics by tag."""
 
+    def compile(self) -> None:
+        """Get ready to learn (compile), leaving the state bit for bit as it is."""
+
+    def published(self, version: int) -> None:
+        """What `policy_weights` gives from now on goes out as `version`; rows acted with it will come."""
+
     def policy_weights(self) -> Weights:
         """What a policy needs to act: network weights and normaliser, fresh arrays that nobody changes later."""
 
@@ -61,3 +67,6 @@ class Trainer(Protocol):
 
     def load_state(self, state: TrainerState) -> None:
         """Continue from `state`; settings stay those given to the constructor."""
+
+    def load_weights(self, state: TrainerState) -> None:
+        """Begin with the networks (and normaliser) of `state`; counters, optimizer and random numbers stay new."""

@@ -34,6 +34,7 @@ class Job:
         command: the process; ``{dir}`` stands for the folder of this run, ``{seed}`` for the seed.
         case: which environment (a key of ``metered.CASES``).
         options: for the adapter.
+        counts: the warm-up begins when the first of these is counted: env steps, or rows learnt from.
         until: what ends the run: the measured window is over, the task is solved, the first env step, or its own end.
         warm_s, window_s: seconds between the first env step and the window, and its length.
         cap_s: wall seconds after which the run is given up.
@@ -47,6 +48,7 @@ class Job:
     case: str = "cartpole"
     options: dict[str, Any] = field(default_factory=dict)
     seed: int = 0
+    counts: Literal["env", "row"] = "env"
     until: Literal["window", "solved", "first-step", "exit"] = "window"
     warm_s: float = 15.0
     window_s: float = 60.0
@@ -189,8 +191,8 @@ class Watch:
         return {"window": window_over, "solved": self.solved is not None, "first-step": True, "exit": False}[self.job.until]
 
     def first_s(self) -> float | None:
-        """When the first env step (or, without envs, the first learnt row) was counted."""
-        return self.reader.count("env").first_s or self.reader.count("row").first_s
+        """When the first env step (or learnt row) was counted."""
+        return self.reader.count(self.job.counts).first_s
 
     def result(self) -> dict[str, Any]:
         """Figures of the run."""
@@ -257,6 +259,8 @@ def measure(job: Job, logs: Path, read_folder: Any = None) -> dict[str, Any]:
         "date": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(started_s)), "load1": round(load1, 2), **watch.result(),
         "wall_s": round(time.time() - started_s, 1), "info": json.loads(info.read_text()) if info.exists() else {},
     }
+    if job.grace_s:
+        out["exit_code"] = process.returncode
     if read_folder is not None:
         out.update(read_folder(folder))
     if error:

@@ -65,7 +65,7 @@ def _own_jobs(measurement: str, repeat: int) -> list[Job]:
         ],
         "alone": [
             Job("alone", "rollouts-alone", adapter("rollouts_alone"), **alone),
-            Job("alone", "updates-alone", adapter("updates_alone"), **alone),
+            Job("alone", "updates-alone", adapter("updates_alone"), counts="row", **alone),
         ],
     }[measurement]
 

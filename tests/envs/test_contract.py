@@ -19,7 +19,7 @@ class CopiesContract(BatchedEnvContract):
     end = "terminated"
 
     def make(self, seed: int = 1) -> BatchedEnv:
-        kwargs = {"length": LENGTH, "end": self.end}
+        kwargs = {"length": LENGTH, "end": self.end, "vary": True}
         return make_batched_env("envs.toy:CountObs", kwargs, NUM_ENVS, self.stepping, np.random.SeedSequence(seed),
                                 wait_for_all=self.wait_for_all)
 
@@ -55,7 +55,7 @@ class TestSpawnedProcesses:
     """C100: what Windows and macOS do."""
 
     def test_every_value_is_where_it_belongs(self) -> None:
-        factory = EnvFactory("envs.toy:CountObs", {"length": LENGTH})
+        factory = EnvFactory("envs.toy:CountObs", {"length": LENGTH, "vary": True})
         env = CopiesEnv(ProcessWorkers(factory, NUM_ENVS, 0, start_method="spawn"), NUM_ENVS, np.random.SeedSequence(1))
         try:
             BatchedEnvContract().test_every_value_is_where_it_belongs(env)
@@ -71,7 +71,7 @@ class NativeContract(BatchedEnvContract):
     copy = True
 
     def make(self, seed: int = 1) -> BatchedEnv:
-        kwargs = {"autoreset_mode": self.mode, "length": LENGTH, "copy": self.copy}
+        kwargs = {"autoreset_mode": self.mode, "length": LENGTH, "vary": True, "copy": self.copy}
         return make_batched_env("envs.toy:count_vector", kwargs, NUM_ENVS, "auto", np.random.SeedSequence(seed))
 
 

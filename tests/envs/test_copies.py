@@ -35,7 +35,7 @@ def run(env: str, env_steps: int = 1000, num_envs: int = 1, stepping: str = "inl
 def test_environment_that_returns_the_same_array() -> None:
     """C20: 10 steps, stored obs are 0 … 9 and the next ones 1 … 10; a scribbled-on action stays what the policy said."""
     env = make("envs.toy:MutatingObs", num_envs=2, length=10)
-    name, spec = the_behavior(env)
+    _, spec = the_behavior(env)
     env.reset()
     auditor = Auditor(env)
     for _ in range(21):
@@ -158,6 +158,12 @@ def test_refused_space(stepping: str) -> None:
     """A space that is not supported is a ValueError at construction, in every stepping mode."""
     with pytest.raises(ValueError, match=r"WithSpaces: observation 'obs' has the space Discrete\(3\)"):
         make("tests.envs.worlds:WithSpaces", num_envs=2, stepping=stepping, observation=spaces.Discrete(3))
+
+
+@pytest.mark.parametrize("stepping", ["inline", "threads", "processes", "auto"])
+def test_forgotten_space(stepping: str) -> None:
+    with pytest.raises(ValueError, match="WithoutSpaces: the environment has no observation_space"):
+        make("tests.envs.worlds:WithoutSpaces", num_envs=2, stepping=stepping)
 
 
 @pytest.mark.parametrize("stepping", ["inline", "threads", "processes", "auto"])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import gymnasium as gym
 import numpy as np
 import pytest
@@ -9,6 +11,7 @@ import pytest
 from envs.base import EnvFault
 from envs.gymnasium_env import NATIVE_IDS, make_batched_env
 from envs.native import NativeVectorEnv
+from envs.specs import Actions
 from envs.toy import NaNAt, count_vector
 from tests.envs.contract import Auditor, act, check_count_episode, poll, the_behavior
 from tests.envs.worlds import Bouncing
@@ -52,18 +55,20 @@ def test_whitelisted_environments_are_the_same_task(env_id: str, kwargs: dict) -
 @pytest.mark.parametrize("env_id", NATIVE_IDS)
 def test_whitelisted_environments_have_the_same_time_limit(env_id: str) -> None:
     """A pole that never falls is truncated (not terminated) at the same step."""
-    limit = gym.spec(env_id).max_episode_steps
-    env = make_batched_env(env_id, {}, 2, "auto", np.random.SeedSequence(1))
-    assert env.stepping == "native"
-    env.reset()
-    env._env.theta_threshold_radians = env._env.x_threshold = np.inf
-    act(env, poll(env).decision.agent_id)
-    for step in range(1, limit + 1):
-        steps = poll(env)
-        assert len(steps.terminal) == (2 if step == limit else 0)
-        act(env, steps.decision.agent_id, seed=step)
-    assert steps.terminal.truncated.all()
-    assert not steps.terminal.terminated.any()
+    single, vector = gym.make(env_id), gym.make_vec(env_id, num_envs=2, vectorization_mode="vector_entry_point")
+    for env in (single.unwrapped, vector):
+        env.theta_threshold_radians = env.x_threshold = np.inf
+    single.reset(seed=0)
+    vector.reset(seed=0)
+    ends = []
+    for step in range(gym.spec(env_id).max_episode_steps):
+        _, _, terminated, truncated, _ = single.step(step % 2)
+        *_, all_terminated, all_truncated, _ = vector.step(np.full(2, step % 2))
+        assert not terminated
+        assert not all_terminated.any()
+        assert (all_truncated == truncated).all()
+        ends.append(truncated)
+    assert ends == [False] * (len(ends) - 1) + [True]
 
 
 @pytest.mark.parametrize(("kwargs", "stepping", "expected"), [
@@ -211,28 +216,25 @@ def test_vector_environments_are_not_copied() -> None:
 
 
 def test_actions_reach_their_environment() -> None:
-    """Also when agents are answered in another order, or only a part of them waits."""
-    received = []
+    """Also when agents are answered in another order or in parts, or only a part of them waits; the array is a new one each time."""
+    received: list[np.ndarray] = []
     vector = count_vector(3, "NextStep", length=100)
     vector.envs[1].length = 2
     step = vector.step
-    vector.step = lambda actions: (received.append(actions.copy()), step(actions))[1]
+    vector.step = lambda actions: (received.append(actions), step(actions))[1]
     env = native(vector)
-    name, spec = the_behavior(env)
+    name, _ = the_behavior(env)
     env.reset()
     rng = np.random.default_rng(0)
-    for order in ([2, 0, 1], [0, 1, 2], [2, 0], [1, 2, 0], [0, 2, 1], [0, 2]):
-        poll(env)
+    sent = []
+    for parts in ([[2, 0, 1]], [[0, 1], [2]], [[2], [0]], [[1, 2, 0]], [[0, 1, 2]], [[0, 2]], [[0], [1], [2]]):
+        waiting = poll(env).decision.agent_id.tolist()
+        assert sorted(itertools.chain(*parts)) == waiting
         wanted = rng.integers(0, 2, 3).astype(np.int32)
-        ids = np.array(order)
-        env.act(name, ids, type_of_actions(wanted[ids]))
-        received.clear()
-        env_actions = env._actions
-        assert [env_actions[i] for i in order] == [wanted[i] for i in order]
-
-
-def type_of_actions(choices: np.ndarray):
-    """Actions with one branch."""
-    from envs.specs import Actions
-
-    return Actions(np.empty((len(choices), 0), np.float32), choices[:, None])
+        for part in parts:
+            env.act(name, np.array(part), Actions(np.empty((len(part), 0), np.float32), wanted[part][:, None]))
+        sent.append((waiting, wanted))
+    poll(env)
+    assert len(received) == len(sent)
+    for (waiting, wanted), actions in zip(sent, received, strict=True):
+        np.testing.assert_array_equal(actions[waiting], wanted[waiting])

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 
-from envs.spaces import ObservationReader, action_spec, observation_spec, read_flag, read_reward
+from envs.spaces import ObservationReader, action_spec, behavior_spec, observation_spec, read_flag, read_reward
 
 
 def reader(space: spaces.Box) -> ObservationReader:
@@ -68,6 +68,11 @@ def test_action_box_needs_finite_bounds(space: spaces.Box, index: str) -> None:
     """C57: a Box with an infinite side (or a range that float64 cannot span exactly) is refused with the index and what to do."""
     with pytest.raises(ValueError, match=f"index {index} are low=.*Give the Box finite bounds"):
         action_spec(space, "MyEnv")
+
+
+def test_missing_space_is_named() -> None:
+    with pytest.raises(ValueError, match="MyEnv: the environment has no action_space; set it"):
+        behavior_spec(UNIT, None, "MyEnv")
 
 
 @pytest.mark.parametrize("value", [

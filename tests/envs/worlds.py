@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from typing import Any
+import time
+from typing import Any, ClassVar
 
 import gymnasium as gym
 import numpy as np
@@ -96,12 +97,30 @@ class Pid(CountObs):
         return np.array([os.getpid(), 0], np.float32)
 
 
+class LeavesAChild(CrashAt):
+    """Forks a helper that inherits every open file, shows its process id, and exits at its first step."""
+
+    def __init__(self) -> None:
+        super().__init__(1, "exit")
+        self._helper = os.fork()
+        if self._helper == 0:
+            time.sleep(600.0)
+            os._exit(0)
+
+    def _observe(self) -> np.ndarray:
+        return np.array([self._helper], np.float32)
+
+
 class WithSpaces(gym.Env):
     """Has the spaces it is given."""
 
     def __init__(self, observation: spaces.Space | None = None, action: spaces.Space | None = None) -> None:
         self.observation_space = observation if observation is not None else spaces.Box(0.0, 1.0, (1,))
         self.action_space = action if action is not None else spaces.Discrete(2)
+
+
+class WithoutSpaces(gym.Env):
+    """Forgot its spaces."""
 
 
 class BoomInConstructor(gym.Env):
@@ -121,7 +140,7 @@ class ExitsInStep(CountObs):
 class Bouncing(VectorEnv):
     """Two environments of two steps, NEXT_STEP; environment 1 also ends in each step that resets it, twice in a row (C72)."""
 
-    metadata = {"autoreset_mode": AutoresetMode.NEXT_STEP}
+    metadata: ClassVar[dict[str, Any]] = {"autoreset_mode": AutoresetMode.NEXT_STEP}
 
     def __init__(self, num_envs: int = 2) -> None:
         self.num_envs = num_envs
@@ -143,7 +162,7 @@ class Bouncing(VectorEnv):
 class NoFinalObs(VectorEnv):
     """Says SAME_STEP and does not give the last observations."""
 
-    metadata = {"autoreset_mode": AutoresetMode.SAME_STEP}
+    metadata: ClassVar[dict[str, Any]] = {"autoreset_mode": AutoresetMode.SAME_STEP}
 
     def __init__(self, num_envs: int) -> None:
         self.num_envs = num_envs

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+import random
 from collections.abc import Callable
 
 import numpy as np
@@ -22,6 +24,8 @@ class Wire:
     def __init__(self, capacity: int) -> None:
         self.exchange = LocalExchange(capacity)
         self.queued_rows = 0
+        """Rows that wait; an item that comes twice counts once."""
+        self._taken: set[tuple[str, int]] = set()
         self.most_waiting = 0
         self.on_full: Callable[[], object] = lambda: None
 
@@ -36,7 +40,9 @@ class Wire:
 
     def take(self) -> Item | None:
         item = self.exchange.take()
-        self.queued_rows -= item[0].rows if item else 0
+        if item is not None and (key := (item[0].manager, item[0].sequence)) not in self._taken:
+            self._taken.add(key)
+            self.queued_rows -= item[0].rows
         return item
 
     def waiting(self) -> int:
@@ -80,15 +86,19 @@ class FakeRun:
         delay: turns that a policy message takes to arrive at a manager.
         speeds: weights by which managers, then the trainer, get their turns; equal by default.
         seed: of the order of turns.
-        book: who grants credit; a correct one by default.
     """
 
     def __init__(
-        self, envs: list[ScriptedEnv], buffer_size: int = 32, max_policy_lag: int = 1, time_horizon: int = 8, max_steps: int = 10**9,
-        capacity: int = QUEUE_CAPACITY, lock_step: bool = False, delay: int = 0, speeds: list[float] | None = None, seed: int = 0,
-        summary_freq: int = 10**9, checkpoint_interval: int = 10**9, book: Callable[..., CreditBook] = CreditBook,
+        self, envs: list[ScriptedEnv], buffer_size: int = 32, max_policy_lag: int = 1, time_horizon: int = 8,
+        max_steps: int = 10**9, capacity: int = QUEUE_CAPACITY, lock_step: bool = False, delay: int = 0,
+        speeds: list[float] | None = None, seed: int = 0, summary_freq: int = 10**9, checkpoint_interval: int = 10**9,
     ) -> None:
-        self.rng = np.random.default_rng(seed)
+        self._random = random.Random(seed)
+        ticks = itertools.count()
+
+        def clock() -> float:  # a time of its own, so that rates and ages of items are the same in every run of the test
+            return next(ticks) * 0.01
+
         self.envs = envs
         self.wire = Wire(capacity)
         self.wire.on_full = lambda: self.loop.advance(0.0)
@@ -96,14 +106,14 @@ class FakeRun:
         agents = {name: env.num_slots[BEHAVIOR] for name, env in zip(names, envs)}
 
         def new_book() -> CreditBook:
-            return book(agents, buffer_size, max_policy_lag, equal_shares=lock_step)
+            return CreditBook(agents, buffer_size, max_policy_lag, equal_shares=lock_step)
 
         self.wire.exchange.publish(PolicyMessage(0, 0, weights_of(0), new_book().open(0)))
         self.policies = [FakePolicy() for _ in envs]
         self.managers = [
             EnvManager(
                 name, env, {BEHAVIOR: LateMailbox(self.wire.exchange, delay)}, {BEHAVIOR: self.wire}, {BEHAVIOR: policy},
-                {BEHAVIOR: time_horizon}, np.random.SeedSequence(1, spawn_key=(i,)), ship_early=not lock_step,
+                {BEHAVIOR: time_horizon}, np.random.SeedSequence(1, spawn_key=(i,)), ship_early=not lock_step, clock=clock,
             )
             for i, (name, env, policy) in enumerate(zip(names, envs, self.policies))
         ]
@@ -112,24 +122,20 @@ class FakeRun:
         credit = new_book()
         credit.open(0)
         settings = BehaviorSettings(
-            hyperparameters=PPOHyperparameters(buffer_size=buffer_size, batch_size=1), max_steps=max_steps, time_horizon=time_horizon,
-            summary_freq=summary_freq, checkpoint_interval=checkpoint_interval,
+            hyperparameters=PPOHyperparameters(buffer_size=buffer_size, batch_size=1), time_horizon=time_horizon,
+            max_steps=max_steps, summary_freq=summary_freq, checkpoint_interval=checkpoint_interval,
         )
         self.loop = TrainerLoop(
-            BEHAVIOR, self.trainer, settings, SPEC, self.wire, self.wire.exchange, credit, version=0, lock_step=lock_step
+            BEHAVIOR, self.trainer, settings, SPEC, self.wire, self.wire.exchange, credit, version=0, lock_step=lock_step,
+            clock=clock,
         )
-        turns = np.array(speeds or [1.0] * (len(envs) + 1))
-        self._odds = turns / turns.sum()
+        self._speeds = speeds or [1.0] * (len(envs) + 1)
         for manager in self.managers:
             manager.start()
 
     def turn(self) -> None:
         """One turn of a component drawn at random."""
-        i = self.rng.choice(len(self._odds), p=self._odds)
-        if i == len(self.managers):
-            self.loop.advance(0.0)
-        else:
-            self.managers[i].advance(0.0)
+        self._random.choices([*self.managers, self.loop], self._speeds)[0].advance(0.0)
 
     def run_until(self, done: Callable[[], bool], most_turns: int = 100_000) -> None:
         """Turns until `done`, which must come within `most_turns`."""

@@ -18,7 +18,7 @@ from trainers.trajectory import TrajectoryBatch
 BEHAVIOR = "Audit"
 SPEC = BehaviorSpec(
     observations=(ObservationSpec("obs", (3,)), ObservationSpec("camera", (2, 2), "uint8")),
-    action=ActionSpec("box", continuous_size=2, discrete_branches=(5,), low=(-1.0,) * 2, high=(1.0,) * 2, shape=(2,), dtype="float32"),
+    action=ActionSpec("box", 2, discrete_branches=(5,), low=(-1.0, -1.0), high=(1.0, 1.0), shape=(2,), dtype="float32"),
 )
 
 
@@ -133,6 +133,18 @@ class ScriptedEnv:
         self.closed = True
 
 
+def versions_acted(env: ScriptedEnv) -> list[int]:
+    """Version of each batch of actions; every batch must be of one version."""
+    assert all(len(set(v.tolist())) == 1 for _, v in env.acted)
+    return [int(v[0]) for _, v in env.acted]
+
+
+def random_subset(seed: int, odds: float = 0.4) -> Callable[[np.ndarray], np.ndarray]:
+    """`ready` of environments that answer when they like."""
+    rng = np.random.default_rng(seed)
+    return lambda busy: busy & (rng.random(len(busy)) < odds)
+
+
 class FakePolicy:
     """Its action carries the version it was made with and the step it was made for; `applied` lists versions in order."""
 
@@ -150,7 +162,7 @@ class FakePolicy:
         values = np.concatenate([w.ravel() for w in self._weights.values()])
         assert (values == self.version).all(), f"version {self.version} acts with weights {values}"
         _, episode, step = obs["obs"].T
-        assert np.isfinite(obs["obs"]).all() and (obs["camera"][:, 0, 0] == step % 256).all(), "an observation that is no longer valid"
+        assert np.isfinite(step).all() and (obs["camera"][:, 0, 0] == step % 256).all(), "an observation that is no longer valid"
         continuous = np.stack([np.full(len(step), values.mean(), np.float32), step], axis=-1)
         discrete = rng.integers(5, size=(len(step), 1), dtype=np.int32)
         return PolicyOutput(Actions(continuous, discrete), -(episode * 256 + step), np.zeros(len(step), np.float32))
@@ -159,13 +171,13 @@ class FakePolicy:
 def check_batch(batch: TrajectoryBatch, time_horizon: int) -> None:
     """Whether every field is what `ScriptedEnv` and `FakePolicy` make of it (C20, C34, C36)."""
     n, k = batch.rows, len(batch.length)
-    dtypes = {f: getattr(batch, f).dtype for f in ("continuous", "discrete", "log_prob", "reward", "version", "length", "agent_id")}
-    assert dtypes == {"continuous": np.float32, "discrete": np.int32, "log_prob": np.float32, "reward": np.float32,
-                      "version": np.int64, "length": np.int32, "agent_id": np.int64}
+    dtypes = {"continuous": np.float32, "discrete": np.int32, "log_prob": np.float32, "reward": np.float32, "version": np.int64,
+              "length": np.int32, "agent_id": np.int64, "episode_return": np.float64, "episode_length": np.int64}
+    assert {f: getattr(batch, f).dtype for f in dtypes} == dtypes
     assert batch.obs["obs"].dtype == np.float32 and batch.obs["camera"].dtype == np.uint8
     assert batch.obs["obs"].shape == (n, 3) and batch.obs["camera"].shape == (n, 2, 2)
-    assert batch.continuous.shape == (n, 2) and batch.discrete.shape == (n, 1) and batch.log_prob.shape == batch.version.shape == (n,)
-    assert batch.action_mask is None and batch.episode_return.dtype == np.float64 and batch.episode_length.dtype == np.int64
+    assert batch.continuous.shape == (n, 2) and batch.discrete.shape == (n, 1)
+    assert batch.log_prob.shape == batch.version.shape == (n,) and batch.action_mask is None
     assert batch.terminated.shape == batch.truncated.shape == batch.agent_id.shape == batch.episode_id.shape == (k,)
     assert not (batch.terminated & batch.truncated).any(), "terminated wins"
     assert int(batch.length.sum()) == n and (batch.length > 0).all() and (batch.length <= time_horizon).all()
@@ -238,7 +250,7 @@ class RecorderTrainer:
         return {"Losses/Value Loss": 0.5}
 
     def policy_weights(self) -> Weights:
-        return weights_of(self._first_version + self.policy_updates)
+        return weights_of(self.version)
 
     def published(self, version: int) -> None:
         assert version == self._first_version + self.policy_updates > self.version, "published without an update"
@@ -249,3 +261,6 @@ class RecorderTrainer:
 
     def load_state(self, state: TrainerState) -> None:
         self.agent_steps = state.scalars["agent_steps"]
+
+    def load_weights(self, state: TrainerState) -> None:
+        self.version = int(state.tensors["weights"][0])

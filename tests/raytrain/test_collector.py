@@ -213,7 +213,7 @@ def spoil(*arrays: np.ndarray) -> None:
 def test_random_stories_agree_with_the_oracle(together: bool, p_take: float) -> None:
     """C20, C34, C36, C72, C75: agents all at once or in turn, cuts, overflow, lost episodes; arrays spoilt after every call."""
     rows = parts = 0
-    for seed in range(40):
+    for seed in range(25):
         rng = np.random.default_rng([seed, together])
         horizon = int(rng.integers(1, 7))
         script = Script(rng, slots=int(rng.integers(1, 6)), time_horizon=horizon, capacity=int(rng.integers(1, 9)))
@@ -237,7 +237,9 @@ def test_random_stories_agree_with_the_oracle(together: bool, p_take: float) -> 
     assert rows > 0.8 * parts > 1000  # the stories do finish most of what they begin
 
 
-def collect(collector: Collector, steps: int, slots: int = 1, length: int = 10**9, take_at: tuple[int, ...] = ()) -> list[TrajectoryBatch]:
+def collect(
+    collector: Collector, steps: int, slots: int = 1, length: int = 10**9, take_at: tuple[int, ...] = ()
+) -> list[TrajectoryBatch]:
     """`steps` synchronous steps of all slots in episodes of `length`, truncated; batches taken while actions are pending."""
     ids = np.arange(slots)
     episode = step = np.zeros(slots, int)

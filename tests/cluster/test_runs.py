@@ -1,0 +1,153 @@
+"""Whole runs over Ray: results, faults, resources, and Ray itself afterwards."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+import ray
+from safetensors.numpy import load_file
+
+import raytrain
+from raytrain.errors import ClusterError, RunFault
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def config(**changes) -> dict:
+    hyper = {"buffer_size": 256, "batch_size": 64, "num_epoch": 2, **changes.pop("hyperparameters", {})}
+    behavior = {
+        "hyperparameters": hyper, "network_settings": {"hidden_units": 16, "num_layers": 1}, "max_steps": 1500, "summary_freq": 500,
+        "checkpoint_interval": 500, "time_horizon": 32, **changes.pop("behavior", {}),
+    }
+    return {
+        "env": "CartPole-v1", "behaviors": {"CartPole": behavior}, "env_settings": {"num_envs": 4, "seed": 3},
+        "distributed": {"env_manager_cpus": 0.25, "trainer_cpus": 0.5}, **changes,
+    }
+
+
+def train(tmp_path, data, run_id, **options):
+    return raytrain.train(data, results_dir=tmp_path, run_id=run_id, **options)
+
+
+def tensors(run) -> dict[str, np.ndarray]:
+    newest = sorted((run.path / "checkpoints").iterdir())[-1]
+    return load_file(newest / "CartPole" / "trainer.safetensors")
+
+
+@pytest.mark.parametrize("managers", [1, 4])
+def test_training_works_with_one_and_with_four_env_managers(private_ray, tmp_path, managers):
+    """The ledger balances, summaries carry exact multiples, checkpoint 0 came before training."""
+    summaries = []
+    run = train(tmp_path, config(), "run", num_env_managers=managers, on_summary=summaries.append)
+    assert run.results["agent_steps"] >= 1500
+    assert run.results["policy_updates"] >= 4
+    assert [s.step for s in summaries] == [500, 1000, 1500]
+    ledger = run.results["ledger"]
+    assert ledger["produced"] == ledger["consumed"] + sum(v for k, v in ledger.items() if k.startswith("dropped_"))
+    assert max(s.values["Policy/Policy Lag Max"] for s in summaries if "Policy/Policy Lag Max" in s.values) <= 1
+    assert (run.path / "best").exists() or run.results["mean_return"] is None
+    assert json.loads((run.path / "status.json").read_text())["state"] == "finished"
+
+
+def test_lock_step_over_ray_and_local_give_the_same_bytes(private_ray, tmp_path):
+    """C83: same seed, same tensors (max diff 0), whatever carries them; another seed differs."""
+    data = config(behavior={"threaded": False})
+    over_ray = train(tmp_path, data, "ray", num_env_managers=2)
+    local = train(tmp_path, data, "local", num_env_managers=2, local=True)
+    other = train(tmp_path, data, "other", num_env_managers=2, local=True, seed=4)
+    a, b, c = tensors(over_ray), tensors(local), tensors(other)
+    assert a.keys() == b.keys()
+    assert all(np.array_equal(a[k], b[k]) for k in a)
+    assert not all(np.array_equal(b[k], c[k]) for k in b)
+
+
+def test_an_exception_in_an_env_reaches_the_user(private_ray, tmp_path):
+    """C19: type, message, file and line of the user's own code."""
+    (tmp_path / "crashing.py").write_text(
+        "import gymnasium as gym\n\nclass Crash(gym.Wrapper):\n    n = 0\n    def step(self, action):\n        self.n += 1\n"
+        "        if self.n == 30:\n            raise ValueError('boom-42')\n        return self.env.step(action)\n\n"
+        "def make():\n    return Crash(gym.make('CartPole-v1'))\n"
+    )
+    file = tmp_path / "crash.yaml"
+    data = config(env="crashing:make")
+    import yaml
+
+    file.write_text(yaml.safe_dump(data))
+    with pytest.raises(RunFault) as caught:
+        train(tmp_path, file, "crash")
+    assert "ValueError: boom-42" in str(caught.value)
+    assert "crashing.py" in caught.value.user_traceback and "line 8" in caught.value.user_traceback
+
+
+def test_more_than_the_cluster_has_is_refused_with_both_numbers(private_ray, tmp_path):
+    """C05: nothing is written, nothing hangs."""
+    have = int(ray.cluster_resources()["CPU"])
+    data = config(distributed={"num_env_managers": have * 4, "env_manager_cpus": 1, "trainer_cpus": 1})
+    with pytest.raises(ClusterError, match=rf"needs {have * 4 + 1} CPUs.*has {have}"):
+        train(tmp_path, data, "big")
+    assert not (tmp_path / "big").exists()
+
+
+def test_a_ray_that_was_there_is_used_and_left_running(private_ray, tmp_path):
+    """C98: twice in one process, Ray stays as it was."""
+    for number in range(2):
+        train(tmp_path, config(), f"again-{number}")
+        assert ray.is_initialized()
+    alive = [a for a in ray.util.list_named_actors(all_namespaces=True)]
+    assert alive == []
+
+
+def test_resume_continues_to_the_unit(private_ray, tmp_path):
+    """C21, C31: counters go on, steps of every tag strictly increase, the run ends at the new max_steps."""
+    first = train(tmp_path, config(), "run")
+    summaries = []
+    data = config(behavior={"max_steps": 3000})
+    second = train(tmp_path, data, "run", resume=True, on_summary=summaries.append)
+    assert [s.step for s in summaries] == [2000, 2500, 3000]
+    assert second.results["agent_steps"] >= 3000 > first.results["agent_steps"]
+    steps = [int(line.split(",")[0]) for line in (second.path / "CartPole" / "metrics.csv").read_text().splitlines()[1:]]
+    assert steps == [500, 1000, 1500, 2000, 2500, 3000]
+
+
+def test_ctrl_c_saves_and_leaves_nothing_behind(tmp_path):
+    """C99, D10: exit code 0 within 15 s, a checkpoint that resumes, no process left, the command to resume on the console."""
+    import yaml
+
+    file = tmp_path / "a b.yaml"  # a path with a space (C100)
+    file.write_text(yaml.safe_dump(config(behavior={"max_steps": 50_000_000})))
+    words = [sys.executable, str(ROOT / "scripts" / "train.py"), str(file), "--results-dir", str(tmp_path), "--run-id", "run"]
+    process = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, cwd=tmp_path)
+    lines = []
+    for line in process.stdout:
+        lines.append(line)
+        if "step" in line and "CartPole" in line and "steps/s" in line:
+            break
+    process.send_signal(signal.SIGINT)
+    started = time.monotonic()
+    rest, _ = process.communicate(timeout=60)
+    assert process.returncode == 0, "".join(lines) + rest
+    assert "--run-id run --resume" in rest
+    assert time.monotonic() - started < 60
+    status = json.loads((tmp_path / "run" / "status.json").read_text())
+    assert status["state"] == "interrupted"
+    manifest = sorted((tmp_path / "run" / "checkpoints").iterdir())[-1] / "manifest.json"
+    assert manifest.exists()
+    assert not _children_named(str(tmp_path))
+
+
+def _children_named(text: str) -> list[int]:
+    found = []
+    for entry in Path("/proc").iterdir() if Path("/proc").exists() else []:
+        if entry.name.isdigit() and int(entry.name) != os.getpid():
+            try:
+                if text in (entry / "cmdline").read_text():
+                    found.append(int(entry.name))
+            except OSError:
+                continue  # it has ended
+    return found

@@ -1,0 +1,93 @@
+"""The toy worlds do what their docstrings say."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pytest
+from gymnasium.utils.env_checker import check_env
+
+from envs import toy
+
+
+def play(env: gym.Env, actions: list[Any]) -> tuple[list[list[float]], list[float], list[tuple[bool, bool]]]:
+    """Observations, rewards and (terminated, truncated)."""
+    obs, _ = env.reset(seed=1)
+    seen, rewards, ends = [obs.tolist()], [], []
+    for action in actions:
+        obs, reward, terminated, truncated, _ = env.step(action)
+        seen.append(obs.tolist())
+        rewards.append(reward)
+        ends.append((terminated, truncated))
+    return seen, rewards, ends
+
+
+@pytest.mark.parametrize("env", [
+    toy.ConstReward(), toy.TwoStepTerminal(), toy.RandomObs(), toy.EchoAction("multi_discrete_start"), toy.NaNAt(1000),
+    toy.CrashAt(1000), toy.SlowStep(0.0), toy.SimpleEnvironment(), toy.SimpleEnvironment("continuous", 3),
+    toy.SimpleEnvironment("discrete", 2),
+], ids=lambda env: type(env).__name__)
+@pytest.mark.filterwarnings("ignore")
+def test_keeps_to_gymnasiums_rules(env: gym.Env) -> None:
+    check_env(env, skip_render_check=True)
+
+
+def test_const_reward() -> None:
+    seen, rewards, ends = play(toy.ConstReward(3, 2.5, "truncated"), [0] * 3)
+    assert seen == [[0.0]] * 4
+    assert rewards == [2.5] * 3
+    assert ends == [(False, False), (False, False), (False, True)]
+    assert not any(any(e) for e in play(toy.ConstReward(0), [0] * 50)[2])
+
+
+def test_two_step_terminal() -> None:
+    assert play(toy.TwoStepTerminal(), [0, 1]) == ([[1, 0, 0], [0, 1, 0], [0, 0, 1]], [0.0, 1.0], [(False, False), (True, False)])
+
+
+def test_count_obs() -> None:
+    env = toy.CountObs(2)
+    assert play(env, [0, 0]) == ([[0, 0], [0, 1], [0, 2]], [1.0, 2.0], [(False, False), (False, True)])
+    assert play(env, [0])[0] == [[1, 0], [1, 1]]
+    with pytest.raises(ValueError, match="received 'done'"):
+        toy.CountObs(2, end="done")
+
+
+@pytest.mark.parametrize("step_size", [0.1, 0.2, 0.5])
+@pytest.mark.parametrize("action", ["discrete", "continuous"])
+@pytest.mark.parametrize("dimensions", [1, 2])
+def test_simple_environment(action: str, dimensions: int, step_size: float) -> None:
+    """A perfect episode takes 1 / step_size steps and totals about 1, the wrong way about -1."""
+    env = toy.SimpleEnvironment(action, dimensions, step_size)
+    for right in (True, False):
+        for seed in range(4):
+            obs, _ = env.reset(seed=seed)
+            goal = int(obs[0])
+            side = goal if right else -goal
+            move: Any = np.full(dimensions, float(side)) if action == "continuous" else np.full(dimensions, (side + 1) // 2)
+            total, steps, terminated = 0.0, 0, False
+            while not terminated:
+                obs, reward, terminated, truncated, _ = env.step(move if dimensions > 1 or action == "continuous" else int(move[0]))
+                assert obs.tolist() == [goal]
+                assert not truncated
+                total, steps = total + reward, steps + 1
+            assert steps == round(1 / step_size)
+            success = 1.0 + 0.01 * (int(1 / step_size) + 1)
+            assert total == pytest.approx((success if right else -success) - 0.01 * (steps - 1))
+            assert abs(total) == pytest.approx(1.0, abs=0.25)
+
+
+def test_simple_environment_has_both_goals_and_needs_every_dimension() -> None:
+    env = toy.SimpleEnvironment("discrete", 2)
+    assert {int(env.reset(seed=s)[0][0]) for s in range(20)} == {-1, 1}
+    env.reset(seed=0)
+    ends = [env.step([1, n % 2])[2] for n in range(20)]
+    assert not any(ends), "the second dimension goes to and fro"
+
+
+def test_simple_environment_pays_the_mean_of_the_dimensions() -> None:
+    env = toy.SimpleEnvironment("discrete", 2, step_size=0.5)
+    env.reset(seed=0)
+    env.step([0, 1])
+    assert env.step([0, 1])[1:3] == (pytest.approx(0.0), True)

@@ -1,0 +1,356 @@
+"""The env manager: versions, credit, rounds, items."""
+
+from __future__ import annotations
+
+import json
+import threading
+
+import numpy as np
+import pytest
+
+import raytrain.env_manager
+from envs.base import EnvFault
+from envs.specs import Actions, Steps
+from raytrain.env_manager import EnvManager
+from raytrain.messages import Credit, PolicyMessage
+from raytrain.queues import Item, LocalExchange
+from tests.raytrain.fakes import (
+    BEHAVIOR,
+    SPEC,
+    FakePolicy,
+    ScriptedEnv,
+    check_batch,
+    random_subset,
+    versions_acted,
+    weights_of,
+)
+
+NAME = "env-manager-0"
+LONG_S = 30.0  # only ever waited out by a test that fails
+
+
+class Alone:
+    """One env manager whose policy messages are written by hand."""
+
+    def __init__(self, env: ScriptedEnv, time_horizon: int = 8, ship_early: bool = False, capacity: int = 1000, **more) -> None:
+        self.env, self.exchange, self.policy = env, LocalExchange(capacity), FakePolicy()
+        self.time_horizon = time_horizon
+        self.serial = -1
+        self.manager = EnvManager(
+            NAME, env, {BEHAVIOR: self.exchange}, {BEHAVIOR: self.exchange}, {BEHAVIOR: self.policy}, {BEHAVIOR: time_horizon},
+            np.random.SeedSequence(5), ship_early=ship_early, **more,
+        )
+        self.manager.start()
+
+    def publish(self, version: int, first_round: int, *sizes: int) -> None:
+        """A message with the next serial and credit for this manager."""
+        self.serial += 1
+        credit = {NAME: Credit(first_round, sizes), "env-manager-1": Credit(0, (10**6,))}
+        self.exchange.publish(PolicyMessage(self.serial, version, weights_of(version), credit))
+
+    def spend(self) -> list[Item]:
+        """Advance until it waits for credit; the items that it shipped."""
+        for _ in range(10_000):
+            if not self.manager.advance(0.0):
+                return self.items()
+        raise AssertionError("never waits for credit")
+
+    def items(self) -> list[Item]:
+        items = []
+        while self.exchange.waiting():
+            items.append(self.exchange.take())
+            check_batch(items[-1][1], self.time_horizon)
+        return items
+
+
+# -- versions --------------------------------------------------------------------------------------------------------
+
+
+def test_only_the_newest_of_several_policies_is_applied() -> None:
+    """The original change's test: five policies in a row between two turns, one is applied."""
+    run = Alone(ScriptedEnv())
+    run.publish(0, 0, 10**6)
+    for _ in range(3):
+        run.manager.advance(0.0)
+    for version in range(1, 6):
+        run.publish(version, 0, 10**6)
+    for _ in range(3):
+        run.manager.advance(0.0)
+    assert run.policy.applied == [0, 5]
+    assert versions_acted(run.env) == [0, 0, 0, 5, 5, 5]
+
+
+def test_versions_never_go_backwards() -> None:
+    """A newer message with an older version brings its credit and not its weights."""
+    run = Alone(ScriptedEnv(num_envs=2))
+    run.publish(4, 0, 4)
+    run.spend()
+    run.publish(3, 0, 4, 4)
+    run.spend()
+    assert run.policy.applied == [4] and versions_acted(run.env) == [4, 4, 4, 4]
+
+
+def test_every_action_batch_has_one_version_while_policies_pour_in(monkeypatch: pytest.MonkeyPatch) -> None:
+    """C07: 1,000 pushes against continuous inference: whole versions, never decreasing, and stored with the rows they made."""
+    monkeypatch.setattr(raytrain.env_manager, "MAX_ITEM_ROWS", 50)
+    run = Alone(ScriptedEnv(num_envs=4, ready=random_subset(1)))
+    run.publish(0, 0, 10**9)
+    turns = threading.Semaphore(0)
+
+    def push() -> None:
+        for version in range(1, 1001):
+            assert turns.acquire(timeout=LONG_S)
+            run.publish(version, 0, 10**9)
+
+    pusher = threading.Thread(target=push)
+    pusher.start()
+    while run.policy.version < 1000:
+        assert run.manager.advance(0.0)
+        turns.release()
+    pusher.join(LONG_S)
+    for _ in range(30):
+        run.manager.advance(0.0)
+    versions = versions_acted(run.env)
+    assert versions == sorted(versions) and versions[-1] == 1000
+    assert run.policy.applied == sorted(set(run.policy.applied)) and len(run.policy.applied) > 100
+    items = run.items()
+    assert len(items) > 5 and all((batch.continuous[:, 0] == batch.version).all() for _, batch in items)
+
+
+# -- credit and rounds -----------------------------------------------------------------------------------------------
+
+
+def test_nothing_is_done_without_credit() -> None:
+    """Neither before the first message nor with one that grants to others only."""
+    run = Alone(ScriptedEnv())
+    assert run.spend() == [] and run.env.acted == []
+    run.exchange.publish(PolicyMessage(7, 0, weights_of(0), {"env-manager-1": Credit(0, (8,))}))
+    assert run.spend() == [] and run.env.acted == []
+    assert run.manager.status().phase == "waiting for policy version 1"
+
+
+def test_a_spent_round_is_cut_and_shipped_with_everything_in_it() -> None:
+    """A round of 10 with 4 agents takes 12 actions: whole batches; its trajectories are cut with the true next observation."""
+    run = Alone(ScriptedEnv(num_envs=4, length=lambda slot, episode: 100))
+    run.publish(0, 0, 10)
+    ((header, batch),) = run.spend()
+    assert (header.rows, header.agent_steps, header.rounds_done, header.sequence) == (12, 12, 1, 0)
+    assert batch.length.tolist() == [3] * 4 and not (batch.terminated | batch.truncated).any()
+    assert batch.next_obs["obs"][:, 2].tolist() == [3] * 4
+    assert not run.manager.advance(0.0), "it went on without credit"
+    run.publish(1, 1, 4, 4)
+    found = [(h.rows, h.rounds_done, h.sequence, h.oldest_version, h.newest_version) for h, _ in run.spend()]
+    assert found == [(4, 2, 1, 1, 1), (4, 3, 2, 1, 1)]
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_rounds_of_environments_that_answer_when_they_like(seed: int) -> None:
+    """Every round brings its size, overshoots by less than one batch, and is said to be complete only when all its rows came."""
+    rng = np.random.default_rng(seed)
+    envs = int(rng.integers(1, 9))
+    run = Alone(
+        ScriptedEnv(num_envs=envs, length=lambda slot, episode: 3 + (slot + episode) % 5, ready=random_subset(seed)),
+        time_horizon=int(rng.integers(1, 6)),
+    )
+    sizes = [int(s) for s in rng.integers(1, 30, 12)]
+    rows, done = 0, 0
+    for version in range(10):
+        run.publish(version, done, *sizes[done : version + 2])
+        for header, batch in run.spend():
+            rows += header.rows
+            assert header.agent_steps == rows and header.rounds_done >= done
+            done = header.rounds_done
+            assert rows >= sum(sizes[:done])
+            if batch.rows:
+                assert header.oldest_version == batch.version.min() and header.newest_version == batch.version.max()
+        assert done == version + 2, "a round that was spent is not complete"
+        assert sum(sizes[:done]) <= rows < sum(sizes[:done]) + done * envs
+        status = run.manager.status()
+        assert status.unshipped[BEHAVIOR] == 0 and status.produced[BEHAVIOR] == rows
+
+
+def test_the_last_item_of_a_round_says_that_it_is_complete(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where finished trajectories leave early, only the item with the last rows of a round counts it as done."""
+    monkeypatch.setattr(raytrain.env_manager, "MAX_ITEM_AGE_S", 0.0)
+    items_of_a_round = []
+    for seed in range(10):
+        run = Alone(ScriptedEnv(num_envs=3, length=lambda slot, episode: 1, ready=random_subset(seed)), ship_early=True)
+        run.publish(0, 0, 3 + seed % 6)
+        items = run.spend()
+        assert [h.rounds_done for h, _ in items] == [0] * (len(items) - 1) + [1]
+        assert [h.sequence for h, _ in items] == list(range(len(items)))
+        assert sum(h.rows for h, _ in items) == run.manager.status().produced[BEHAVIOR] >= 3 + seed % 6
+        items_of_a_round.append(len(items))
+    assert max(items_of_a_round) > 2
+
+
+def test_decisions_that_wait_for_credit_keep_their_observations() -> None:
+    """C20: the env spoils its arrays at the next poll; decisions held over many polls are acted on as they were."""
+    run = Alone(ScriptedEnv(num_envs=6, ready=random_subset(2, 0.2)))
+    for version in range(20):
+        run.publish(version, version, 5)
+        run.spend()  # the policy refuses spoilt observations, `check_batch` spoilt rows
+    assert len(run.env.acted) > 20
+
+
+# -- items -----------------------------------------------------------------------------------------------------------
+
+
+def test_items_leave_by_age_only_where_the_clock_may_decide(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With `ship_early` a finished trajectory leaves at once here; in lock-step it waits for the end of the round."""
+    monkeypatch.setattr(raytrain.env_manager, "MAX_ITEM_AGE_S", 0.0)
+    shipped = {}
+    for early in (True, False):
+        run = Alone(ScriptedEnv(num_envs=2, length=lambda slot, episode: 5), ship_early=early)
+        run.publish(0, 0, 40)
+        shipped[early] = [h.rows for h, _ in run.spend()]
+    assert shipped == {True: [10, 10, 10, 10], False: [40]}
+
+
+def test_items_leave_at_a_row_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An item is shipped when it holds enough finished rows, in lock-step too."""
+    monkeypatch.setattr(raytrain.env_manager, "MAX_ITEM_ROWS", 20)
+    run = Alone(ScriptedEnv(num_envs=2, length=lambda slot, episode: 5))
+    run.publish(0, 0, 60)
+    assert [h.rows for h, _ in run.spend()] == [20, 20, 20]
+
+
+def test_env_steps_and_agent_steps_are_counted_apart() -> None:
+    """C75: 2 envs × 4 agents × 50 steps: 100 env steps, 400 agent steps."""
+    run = Alone(ScriptedEnv(num_envs=2, agents_per_env=4, length=lambda slot, episode: 10))
+    run.publish(0, 0, 400)
+    items = run.spend()
+    assert sum(h.rows for h, _ in items) == items[-1][0].agent_steps == 400
+    assert items[-1][0].env_steps == run.env.env_steps == run.manager.status().env_steps == 100
+    episodes = np.concatenate([b.episode_length for _, b in items])
+    assert episodes.tolist() == [10] * 40
+
+
+def test_the_longest_running_episode_is_told() -> None:
+    """Before any episode has finished, the header says how long the longest one is."""
+    run = Alone(ScriptedEnv(num_envs=2, length=lambda slot, episode: 1000), time_horizon=4)
+    run.publish(0, 0, 60)
+    header, batch = run.spend()[-1]
+    assert header.longest_episode == 30 and len(batch.episode_return) == 0
+
+
+def test_a_full_queue_holds_the_manager_up() -> None:
+    """The original change's test with threads: it stops at the full queue, goes on when there is room, and nothing is lost."""
+    run = Alone(ScriptedEnv(num_envs=2, length=lambda slot, episode: 4), capacity=2)
+    offered, stored = threading.Semaphore(0), threading.Semaphore(0)
+    put = run.exchange.put
+
+    def noted(header, batch, timeout_s: float) -> bool:
+        offered.release()
+        if not put(header, batch, LONG_S):
+            return False
+        stored.release()
+        return True
+
+    run.exchange.put = noted
+    run.publish(0, 0, *[8] * 30)
+    thread = threading.Thread(target=lambda: [None for _ in iter(lambda: run.manager.advance(0.0), False)])
+    thread.start()
+    rows = 0
+    for expected in range(30):
+        assert offered.acquire(timeout=LONG_S) and stored.acquire(timeout=LONG_S)
+        assert run.exchange.waiting() <= 2
+        header, batch = run.exchange.take()
+        assert header.sequence == expected and header.rows == batch.rows == 8
+        rows += header.rows
+    thread.join(LONG_S)
+    assert not thread.is_alive() and run.exchange.waiting() == 0
+    assert rows == run.manager.status().produced[BEHAVIOR] == len(np.concatenate(run.env.delivered))
+
+
+def test_a_stop_frees_a_manager_from_a_full_queue() -> None:
+    """A shutdown while the queue is full: the item counts as not shipped."""
+    run = Alone(ScriptedEnv(num_envs=2), capacity=1, should_stop=lambda: True)
+    put = run.exchange.put
+    run.exchange.put = lambda header, batch, timeout_s: put(header, batch, 0.0)
+    run.publish(0, 0, 8, 8)
+    while run.manager.advance(0.0):
+        pass
+    status = run.manager.status()
+    ((header, _),) = run.items()
+    assert header.rows == 8
+    assert status.produced[BEHAVIOR] == 16 and status.unshipped[BEHAVIOR] == 8
+
+
+# -- more than one behavior, faults, state ---------------------------------------------------------------------------
+
+
+class TwoBehaviors:
+    """Two scripted environments as one env with two behaviors."""
+
+    stepping = "inline"
+
+    def __init__(self) -> None:
+        self.parts = {"Left": ScriptedEnv(num_envs=2), "Right": ScriptedEnv(num_envs=3)}
+        self.behaviors = dict.fromkeys(self.parts, SPEC)
+        self.num_slots = {b: e.num_slots[BEHAVIOR] for b, e in self.parts.items()}
+
+    @property
+    def in_flight(self) -> int:
+        return sum(e.in_flight for e in self.parts.values())
+
+    def reset(self) -> None:
+        for env in self.parts.values():
+            env.reset()
+
+    def poll(self, timeout_s: float) -> dict[str, Steps]:
+        news = {b: e.poll(timeout_s).get(BEHAVIOR) for b, e in self.parts.items()}
+        return {b: steps for b, steps in news.items() if steps is not None}
+
+    def act(self, behavior: str, agent_id: np.ndarray, actions: Actions) -> None:
+        self.parts[behavior].act(BEHAVIOR, agent_id, actions)
+
+
+@pytest.mark.parametrize("granted", ["Left", "Right"])
+def test_credit_for_one_behavior_is_seen_while_both_wait(granted: str) -> None:
+    """Each behavior has a mailbox of its own; news in any of them ends the wait."""
+    env = TwoBehaviors()
+    exchanges = {b: LocalExchange() for b in env.parts}
+    policies = {b: FakePolicy() for b in env.parts}
+    manager = EnvManager(NAME, env, exchanges, exchanges, policies, dict.fromkeys(env.parts, 8), np.random.SeedSequence(0))
+    manager.start()
+    while manager.advance(0.0):
+        pass
+    exchanges[granted].publish(PolicyMessage(0, 0, weights_of(0), {NAME: Credit(0, (12,))}))
+    for _ in range(30):
+        manager.advance(0.0)
+    other = next(b for b in env.parts if b != granted)
+    assert manager.status().produced == {granted: 12, other: 0}
+    assert exchanges[granted].take()[0].rounds_done == 1
+
+
+def test_an_exception_in_an_env_reaches_the_caller() -> None:
+    """The original change's test: the fault comes out of `advance` as it is."""
+
+    def broken(busy: np.ndarray) -> np.ndarray:
+        if busy.all():
+            raise EnvFault("ValueError: boom-42", env_index=1, episode=0, step=1, user_traceback="my_env.py, line 3")
+        return busy
+
+    run = Alone(ScriptedEnv(ready=broken))
+    run.publish(0, 0, 8)
+    with pytest.raises(EnvFault, match="boom-42"):
+        run.spend()
+
+
+def test_random_numbers_continue_from_a_state() -> None:
+    """The state is JSON; a manager that starts from it draws what the first one would have drawn."""
+    first, second = Alone(ScriptedEnv()), Alone(ScriptedEnv())
+    first.publish(0, 0, 20)
+    first.spend()
+    second.manager.load_state(json.loads(json.dumps(first.manager.state())))
+    for run in (first, second):
+        run.publish(1, 1 if run is first else 0, 20)
+    drawn = [np.concatenate([b.discrete for _, b in run.spend()]) for run in (first, second)]
+    assert (drawn[0] == drawn[1]).all() and len(set(drawn[0].ravel().tolist())) > 1
+
+
+def test_closing_closes_the_environments() -> None:
+    run = Alone(ScriptedEnv())
+    run.manager.close()
+    assert run.env.closed
