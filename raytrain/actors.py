@@ -162,7 +162,6 @@ class RemoteSource:
         self._items: deque[Item] = deque()
         self._queued = 0
         self._changed = threading.Condition()
-        self.lost: list[Header] = []
         self._worker = _Worker("fetch", self._fetch)
 
     def waiting(self) -> int:
@@ -193,13 +192,11 @@ class RemoteSource:
                 try:
                     batch = ray.get(reference, timeout=CALL_TIMEOUT_S)
                 except (ray.exceptions.OwnerDiedError, ray.exceptions.ObjectLostError):
-                    self.lost.append(header)  # its manager died after it had shipped the reference
-                    batch = None
+                    batch = None  # its manager died after it had shipped the reference: a counted drop
                 received = number
-                if batch is not None:
-                    with self._changed:
-                        self._items.append((header, batch))
-                        self._changed.notify_all()
+                with self._changed:
+                    self._items.append((header, batch))
+                    self._changed.notify_all()
             self._queued = queued
 
 

@@ -6,7 +6,7 @@ import json
 import os
 import socket
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,6 +22,7 @@ from raytrain.plan import Plan, Start
 from raytrain.settings import DistributedSettings
 
 _PROBE_S = 2.0
+_ANSWER_S = 10.0  # longest wait for an actor's answer to a question of the controller
 # Ray gives workers niceness 15, so they would lose to anything else on the machine; and OpenBLAS would start a thread per core in each.
 _PRIVATE_ENVIRONMENT = {
     "RAY_worker_niceness": "0",
@@ -118,6 +119,7 @@ class RayBackend:
         self._seen: dict[str, Any] = {}
         self._exchange: Any = None
         self._stopped = False
+        self._last_states: dict[str, Any] = {}
 
     def start(self) -> None:
         plan, settings = self._plan, self._settings
@@ -165,21 +167,32 @@ class RayBackend:
         self._actors["trainer"].save.remote()
 
     def manager_states(self) -> list[dict]:
-        states = ray.get([self._actors[m].state.remote() for m in self._plan.managers], timeout=10.0)
-        return [s for s in states if s is not None]
+        if not self._stopped:
+            self._last_states = self._ask(self._plan.managers, "state")
+        return [s for s in self._last_states.values() if s is not None]
+
+    def _ask(self, names: Iterable[str], method: str) -> dict[str, Any]:
+        """The answer of each actor that gives one in time; a dead one's fault comes up in `poll`."""
+        references = {n: getattr(self._actors[n], method).remote() for n in names}
+        done, _ = ray.wait(list(references.values()), num_returns=len(references), timeout=_ANSWER_S)
+        answers = {}
+        for name, reference in references.items():
+            if reference in done:
+                try:
+                    answers[name] = ray.get(reference)
+                except ray.exceptions.RayActorError:
+                    continue
+        return answers
 
     def timers(self) -> dict[str, dict]:
-        names = list(self._actors)
-        trees = ray.get([self._actors[n].timers.remote() for n in names], timeout=10.0)
-        return {n: t for n, t in zip(names, trees) if t}
+        return {n: t for n, t in self._ask(self._actors, "timers").items() if t}
 
     def processes(self) -> dict[str, dict[str, Any]]:
         """Process id, memory and loaded libraries of each actor; queue operations under ``"exchange"``."""
-        names = list(self._actors)
-        found = dict(zip(names, ray.get([self._actors[n].process.remote() for n in names], timeout=10.0)))
-        return {**found, "exchange": {"operations": ray.get(self._exchange.operations.remote(), timeout=10.0)}}
+        return {**self._ask(self._actors, "process"), "exchange": {"operations": ray.get(self._exchange.operations.remote(), timeout=_ANSWER_S)}}
 
     def stop(self, timeout_s: float) -> News:
+        self.manager_states()  # for the last checkpoint, when the actors are gone
         self._stopped = True
         deadline = time.monotonic() + timeout_s
         news = News()

@@ -10,7 +10,8 @@ from typing import Protocol
 from raytrain.messages import QUEUE_CAPACITY, Header, PolicyMessage
 from trainers.trajectory import TrajectoryBatch
 
-Item = tuple[Header, TrajectoryBatch]
+Item = tuple[Header, TrajectoryBatch | None]
+"""A header and its arrays; None in place of arrays that died with the process that made them."""
 
 
 class PolicySource(Protocol):

@@ -153,6 +153,9 @@ class TrainerLoop:
             return
         self._credit.delivered(header)
         self._longest_episode[header.manager] = header.longest_episode
+        if item[1] is None:
+            self.ledger.dropped["owner_died"] += header.rows
+            return
         if not self._lock_step:
             self._process(item)
             return

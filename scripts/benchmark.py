@@ -91,11 +91,12 @@ def run(job: Job, logs: Path, console: Console) -> Run:
     title = f"{job.measurement}: {job.contestant}, seed {job.seed}" + (" (fills caches only)" if job.warm_up else "")
     console.print(f"[bold]{time.strftime('%H:%M:%S')}[/] {title} …")
     result = measure(job, logs, read_run_folder if job.contestant.startswith("raytrain") else None)
-    shown = ("startup_s", "steps_per_s", "rows_per_s", "solve_s", "solve_steps", "other_cores", "error")
-    figures = ", ".join(f"{key} {result[key]}" for key in shown if result.get(key))
+    shown = ("startup_s", "ray_init_s", "steps_per_s", "rows_per_s", "solve_s", "solve_steps", "other_cores", "exit_code")
+    found = {**result["info"], **result}
+    figures = ", ".join(f"{key} {found[key]}" for key in shown if found.get(key))
     console.print(f"         {figures}", highlight=False, markup=False)
     if result.get("error"):
-        console.print(result["log_tail"], highlight=False, markup=False)
+        console.print(f"         {result['error']}\n{result['log_tail']}", highlight=False, markup=False)
     return result
 
 

@@ -1,6 +1,8 @@
 """Proximal policy optimisation: what is learnt from a buffer of trajectories, and when.
 
-Source: Schulman et al. 2017, https://arxiv.org/abs/1707.06347. Deviations are listed in docs/ppo.md.
+Source: Schulman et al. 2017, https://arxiv.org/abs/1707.06347, algorithm 1 with the clipped surrogate of eq. 7.
+
+Letters: ``N`` rows held, ``K`` trajectories, ``I`` network inputs, ``S`` reward signals.
 """
 
 from __future__ import annotations
@@ -10,10 +12,10 @@ from typing import Any
 
 import numpy as np
 
-from envs.specs import BehaviorSpec
-from trainers.networks import check_weights, input_size, network_inputs
+from envs.specs import BehaviorSpec, Observations
+from trainers.networks import network_inputs, normalizer_names
 from trainers.normalizer import NormalizerHistory
-from trainers.ppo_update import Coefficients, PPOProgram
+from trainers.ppo_update import Coefficients, PPOProgram, PPORows, UpdateResult
 from trainers.returns import explained_variance, generalized_advantages, normalize_advantages
 from trainers.reward_scaling import RewardScaler
 from trainers.schedules import ppo_schedules
@@ -21,185 +23,207 @@ from trainers.settings import BehaviorSettings
 from trainers.trainer import TrainerState, Weights
 from trainers.trajectory import TrajectoryBatch, concatenate
 
-_KEPT_VERSIONS = 1_000  # whose statistics are kept; far above any policy lag
-_WARM_UP_ROWS = 1_000  # rows at most that only initialise the normaliser
+_WARM_UP_ROWS = 1_000  # agent steps at most that only initialise the normaliser
 
 
 class PPOTrainer:
     """PPO for one behavior. See `trainers.trainer.Trainer` for the methods' contract.
 
-    An update starts at ``buffer_size`` rows or more and uses every row held. With ``normalize``, the first
-    ``min(buffer_size, 1,000)`` rows or more only initialise the statistics: the first `update` then learns nothing and takes no optimizer step.
+    An update starts at ``buffer_size`` rows or more and uses every row held; nothing is carried over to the next. Values, advantages and
+    value targets are computed then, with the critic as it is, and advantages normalised over the whole buffer.
+
+    With ``normalize``, every network sees the same normalised observations, each row with the statistics it was acted with; its rows are
+    merged into the statistics after an update. The first ``min(buffer_size, 1,000)`` rows only initialise them: `is_ready` is true as soon
+    as they are there, and that `update` learns nothing, leaves ``updates`` and ``policy_updates`` as they are and returns the number of
+    rows as ``Policy/Warm-up Rows``. The statistics are then in `policy_weights` and ought to be published like any others.
 
     Args:
         seed: branch of the seed tree for minibatch shuffles.
-        max_rows: most rows an update is expected to hold.
-        weights: tensors of actor and critic (and normaliser) to begin with.
+        max_rows: most rows an update is expected to hold: (1 + ``max_policy_lag``) · ``buffer_size`` and some slack. A larger one makes
+            the capacity grow, which compiles anew. No row may be older than max_rows / ``buffer_size`` versions.
+        weights: tensors of actor and critic to begin with, as `trainers.networks.initial_weights` makes them.
     """
 
     def __init__(
         self, spec: BehaviorSpec, settings: BehaviorSettings, seed: np.random.SeedSequence, max_rows: int, weights: Weights
     ) -> None:
         self._spec, self._settings, self._hyper = spec, settings, settings.hyperparameters
-        self._gammas = {name: signal["gamma"] for name, signal in settings.reward_signals.model_dump().items()}
-        self._strengths = {name: signal["strength"] for name, signal in settings.reward_signals.model_dump().items()}
-        self._program = PPOProgram(spec, settings.network_settings, self._hyper, list(self._gammas), max_rows, weights)
+        self._signals = dict(settings.reward_signals)
+        self._program = PPOProgram(spec, settings.network_settings, self._hyper, list(self._signals), max_rows, _networks(weights))
         self._schedules = ppo_schedules(self._hyper, settings.max_steps)
         self._normalizer = NormalizerHistory(spec) if settings.network_settings.normalize else None
-        self._normalizer_weights: Weights = {k: v for k, v in weights.items() if k.startswith("normalizer/")}
-        self._scaler = RewardScaler(self._gammas["extrinsic"]) if self._hyper.reward_scaling else None
+        self._versions_kept = max_rows // self._hyper.buffer_size + 1
+        self._scaler = RewardScaler(settings.reward_signals.extrinsic.gamma) if self._hyper.reward_scaling else None
         self._rng = np.random.Generator(np.random.PCG64(seed))
-        self._held: list[tuple[TrajectoryBatch, np.ndarray]] = []
-        self._rows_held = 0
+        self._held: list[TrajectoryBatch] = []
+        self._rewards: list[np.ndarray] = []  # of each batch held, scaled
         self._warm = self._normalizer is None
         self.agent_steps = 0
         self.updates = 0
         self.policy_updates = 0
 
     def compile(self) -> None:
-        """Compile the programs on made-up rows; the state stays as it is, bit for bit."""
-        hyper, program, n = self._hyper, self._program, min(self._hyper.batch_size, self._program.capacity)
-        weights, adam, random = program.weights(), program.adam_state(), self._rng.bit_generator.state
-        x = np.zeros((n, input_size(self._spec)), np.float32)
-        program.values(x)
-        ones = np.ones(n, np.float32)
-        rows = program.pack(
-            x, np.zeros((n, self._spec.action.continuous_size)), np.zeros((n, len(self._spec.action.discrete_branches))),
-            -ones, ones, np.ones((n, len(self._gammas))), np.ones((n, len(self._gammas))),
-        )
-        program.update(rows, Coefficients(0.0, hyper.epsilon, 0.0), self._rng, lambda: None)
-        program.set_weights(weights)
-        program.set_adam(list(adam[0].values()), list(adam[1].values()), adam[2])
-        program.forget_speed()
-        self._rng.bit_generator.state = random
+        self._program.compile()
 
     # -- taking in ---------------------------------------------------------------------------------------------------
 
     @property
     def rows_held(self) -> int:
-        return self._rows_held
+        return sum(batch.rows for batch in self._held)
 
     def process(self, batch: TrajectoryBatch, manager: str = "") -> dict[str, float]:
+        if batch.action_mask is not None:
+            raise ValueError("Expected trajectories without action masks, received some with: PPO does not learn from masked actions yet.")
         if batch.rows:
             reward = self._scaler.scale(batch, manager) if self._scaler else batch.reward
-            self._held.append((batch, reward * np.float32(self._strengths["extrinsic"])))
-            self._rows_held += batch.rows
+            self._rewards.append(reward * np.float32(self._settings.reward_signals.extrinsic.strength))
+            self._held.append(batch)
             self.agent_steps += batch.rows
-        stats = {}
-        if batch.rows and self._spec.action.continuous_size:
-            stats["Policy/Action Clip Fraction"] = float(np.mean(np.abs(batch.continuous) > 1.0))
-        return stats
+        return {}
 
     def is_ready(self) -> bool:
-        needed = self._hyper.buffer_size if self._warm else min(self._hyper.buffer_size, _WARM_UP_ROWS)
-        return self._rows_held >= needed
+        buffer_size = self._hyper.buffer_size
+        return self.rows_held >= (buffer_size if self._warm else min(buffer_size, _WARM_UP_ROWS))
 
     # -- learning ----------------------------------------------------------------------------------------------------
 
     def update(self, between_chunks: Callable[[], None] = lambda: None) -> dict[str, float]:
-        batch = concatenate([b for b, _ in self._held])
-        reward = np.concatenate([r for _, r in self._held])
-        stats = self._learn(batch, reward, between_chunks) if self._warm else {"Policy/Warm-up Rows": float(batch.rows)}
-        self._held, self._rows_held = [], 0
-        self._warm = True
+        """See `Trainer.update`. ``Losses/Policy Loss`` is signed: negative where the surrogate objective rose.
+
+        Raises:
+            FloatingPointError: the update would make a loss or a weight NaN or infinite; weights, optimizer and counters stay.
+        """
+        batch = concatenate(self._held)
+        if self._warm:
+            stats = self._learn(batch, {"extrinsic": np.concatenate(self._rewards)}, between_chunks)
+        else:
+            stats = {"Policy/Warm-up Rows": float(batch.rows)}
         if self._normalizer is not None:
             self._normalizer.update(batch.obs)
+        self._held, self._rewards, self._warm = [], [], True
         return stats
 
-    def _learn(self, batch: TrajectoryBatch, reward: np.ndarray, between_chunks: Callable[[], None]) -> dict[str, float]:
-        x, advantage, target, value = self._targets(batch, reward)
-        raw = advantage
+    def _learn(self, batch: TrajectoryBatch, rewards: dict[str, np.ndarray], between_chunks: Callable[[], None]) -> dict[str, float]:
+        inputs, value, advantage, target = self._targets(batch, rewards)
         if self._hyper.normalize_advantages:
             advantage = normalize_advantages(advantage)
-        rows = self._program.pack(x, batch.continuous, batch.discrete, batch.log_prob, advantage, target, value)
+        rows = PPORows(inputs, batch.continuous, batch.discrete, batch.log_prob, advantage, target, value)
         now = Coefficients(*(schedule.value(self.agent_steps) for schedule in self._schedules))
         result = self._program.update(rows, now, self._rng, between_chunks)
         self.updates += result.minibatches
         self.policy_updates += 1
-        stats = {
-            "Losses/Policy Loss": result.means["policy_loss"], "Losses/Value Loss": result.means["value_loss"],
-            "Policy/Entropy": result.means["entropy"], "Policy/KL Divergence": result.means["kl"],
-            "Policy/Clip Fraction": result.means["clip_fraction"], "Policy/Gradient Norm": result.means["gradient_norm"],
-            "Policy/First Minibatch Ratio Error": result.first_ratio_error, "Policy/Advantage Std": float(raw.std()),
-            "Policy/Learning Rate": now.learning_rate, "Policy/Epsilon": now.clip_ratio, "Policy/Beta": now.entropy_coef,
-        }
-        for s, name in enumerate(self._gammas):
-            stats[f"Policy/{name.capitalize()} Value Estimate"] = float(value[:, s].mean())
-        explained = explained_variance(value[:, 0], target[:, 0])
-        return stats if explained is None else {**stats, "Policy/Explained Variance": explained}
+        return self._statistics(rows, now, result)
 
-    def _targets(self, batch: TrajectoryBatch, reward: np.ndarray) -> tuple[np.ndarray, ...]:
-        """Network inputs ``[N, I]``, advantages ``[N]`` (sum over signals), value targets and fresh values ``[N, S]``."""
+    def _targets(self, batch: TrajectoryBatch, rewards: dict[str, np.ndarray]) -> tuple[np.ndarray, ...]:
+        """Network inputs ``[N, I]``, values ``[N, S]``, advantages ``[N]`` (summed over signals), value targets ``[N, S]``; float32."""
         last = batch.starts + batch.length - 1
-        x = self._inputs(batch.obs, batch.version)
-        value = self._program.values(x)
-        bootstrap = self._program.values(self._inputs(batch.next_obs, batch.version[last]))
-        advantage = np.zeros(batch.rows, np.float32)
-        target = np.empty_like(value)
-        for s, gamma in enumerate(self._gammas.values()):
+        inputs = self._inputs(batch.obs, batch.version)
+        after = self._inputs(batch.next_obs, batch.version[last])
+        # One call for both: the bootstrap rows fill up the last block of the others.
+        value, bootstrap = np.split(self._program.values(np.concatenate([inputs, after])), [batch.rows])
+        advantage, target = np.zeros(batch.rows, np.float32), np.empty_like(value)
+        for s, (name, signal) in enumerate(self._signals.items()):
             one, target[:, s] = generalized_advantages(
-                reward, value[:, s], batch.length, batch.terminated, bootstrap[:, s], gamma, self._hyper.lambd
+                rewards[name], value[:, s], batch.length, batch.terminated, bootstrap[:, s], signal.gamma, self._hyper.lambd
             )
             advantage += one
-        return x, advantage, target, value
+        return inputs, value, advantage, target
 
-    def _inputs(self, obs: dict[str, np.ndarray], version: np.ndarray) -> np.ndarray:
-        """What the networks see: each row normalised with the statistics that it was acted with."""
+    def _inputs(self, obs: Observations, version: np.ndarray) -> np.ndarray:
+        """What the networks see, float32 ``[N, I]``: each row normalised with the statistics of the version that acted."""
         return network_inputs(self._spec, obs) if self._normalizer is None else self._normalizer.normalize(obs, version)
+
+    def _statistics(self, rows: PPORows, now: Coefficients, result: UpdateResult) -> dict[str, float]:
+        stats = {
+            "Losses/Policy Loss": result.means["policy_loss"],
+            "Losses/Value Loss": result.means["value_loss"],
+            "Policy/Entropy": result.means["entropy"],
+            "Policy/KL Divergence": result.means["kl"],
+            "Policy/Clip Fraction": result.means["clip_fraction"],
+            "Policy/Gradient Norm": result.means["gradient_norm"],
+            "Policy/First Minibatch Ratio Error": result.first_ratio_error,
+            "Policy/Learning Rate": now.learning_rate,
+            "Policy/Epsilon": now.clip_ratio,
+            "Policy/Beta": now.entropy_coef,
+        }
+        for s, name in enumerate(self._signals):
+            stats[f"Policy/{name.capitalize()} Value Estimate"] = float(rows.old_value[:, s].mean())
+        explained = explained_variance(rows.old_value[:, 0], rows.target[:, 0])
+        if explained is not None:
+            stats["Policy/Explained Variance"] = explained
+        if self._spec.action.continuous_size:
+            stats["Policy/Action Clip Fraction"] = float((np.abs(rows.continuous) > 1.0).mean())
+        return stats
 
     # -- publishing and state ----------------------------------------------------------------------------------------
 
-    def published(self, version: int) -> None:
-        if self._normalizer is None:
-            return
-        if version not in self._normalizer.versions:  # a resumed trainer has it already
-            self._normalizer.publish(version)
-            self._normalizer.forget_before(version - _KEPT_VERSIONS)
-        self._normalizer_weights = self._normalizer.weights(version)
-
     def policy_weights(self) -> Weights:
-        actor = {k: v for k, v in self._program.weights().items() if k.startswith("actor/")}
-        if self._normalizer is None:
-            return actor
-        return {**actor, **self._normalizer_weights}
-
-    def load_weights(self, state: TrainerState) -> None:
-        """Begin with the networks (and normaliser) of another trainer's state; counters, optimizer and random numbers stay new."""
-        self._program.set_weights(self._checked(state))
+        weights = {name: tensor for name, tensor in self._program.weights().items() if name.startswith("actor/")}
         if self._normalizer is not None:
-            self._normalizer.load_state(state)
-            self._warm = True
+            for name, statistics in self._normalizer.statistics.items():
+                weights.update(zip(normalizer_names(name), statistics.float32(), strict=True))
+        return weights
+
+    def published(self, version: int) -> None:
+        if self._normalizer is not None and version not in self._normalizer.versions:
+            self._normalizer.publish(version)
+            self._normalizer.forget_before(version + 1 - self._versions_kept)
 
     def state(self) -> TrainerState:
-        weights, (m, v, step) = self._program.weights(), self._program.adam_state()
-        tensors = {**weights, **{f"adam/m/{k}": a for k, a in m.items()}, **{f"adam/v/{k}": a for k, a in v.items()}}
+        m, v, step = self._program.adam_state()
+        tensors = self._program.weights()
+        tensors.update({f"adam/{moment}/{name}": tensor for moment, of in (("m", m), ("v", v)) for name, tensor in of.items()})
         scalars: dict[str, Any] = {
-            "agent_steps": self.agent_steps, "updates": self.updates, "policy_updates": self.policy_updates, "adam_step": step,
-            "rng": self._rng.bit_generator.state, "warm": self._warm,
+            "agent_steps": self.agent_steps, "updates": self.updates, "policy_updates": self.policy_updates,
+            "adam_step": step, "rng": self._rng.bit_generator.state, "warm": self._warm,
         }
         for part in (self._normalizer, self._scaler):
             if part is not None:
-                one = part.state()
-                tensors.update(one.tensors)
-                scalars.update(one.scalars)
+                tensors.update(part.state().tensors)
+                scalars.update(part.state().scalars)
         return TrainerState(tensors, scalars)
 
     def load_state(self, state: TrainerState) -> None:
-        self._program.set_weights(self._checked(state))
-        layout = self._program.layout
-        self._program.set_adam(
-            [state.tensors[f"adam/m/{k}"] for k in layout], [state.tensors[f"adam/v/{k}"] for k in layout], state.scalars["adam_step"]
-        )
-        self.agent_steps = int(state.scalars["agent_steps"])
-        self.updates = int(state.scalars["updates"])
-        self.policy_updates = int(state.scalars["policy_updates"])
+        """See `Trainer.load_state`; rows held are forgotten.
+
+        Raises:
+            ValueError: the state does not fit the networks or observations of this trainer's settings.
+        """
+        _expect(state, "normalizer_statistics/count", self._normalizer, "network_settings.normalize")
+        _expect(state, "reward_scaling/count", self._scaler, "hyperparameters.reward_scaling")
+        self._program.set_weights(_networks(state.tensors))
+        m, v = ({name: state.tensors[f"adam/{moment}/{name}"] for name in self._program.layout} for moment in "mv")
+        self._program.set_adam(m, v, state.scalars["adam_step"])
         self._rng.bit_generator.state = state.scalars["rng"]
-        self._warm = bool(state.scalars["warm"]) or self._normalizer is None
+        self.agent_steps, self.updates, self.policy_updates = (
+            int(state.scalars[name]) for name in ("agent_steps", "updates", "policy_updates")
+        )
         for part in (self._normalizer, self._scaler):
             if part is not None:
                 part.load_state(state)
+        self._held, self._rewards = [], []
+        self._warm = self._normalizer is None or bool(state.scalars["warm"])
 
-    def _checked(self, state: TrainerState) -> Weights:
-        weights = {k: v for k, v in state.tensors.items() if k.startswith(("actor/", "critic/"))}
-        check_weights(weights, self._program.layout, "the networks of this configuration")
-        return weights
+    def load_weights(self, state: TrainerState) -> None:
+        """See `Trainer.load_weights`.
+
+        Raises:
+            ValueError: as `load_state`.
+        """
+        _expect(state, "normalizer_statistics/count", self._normalizer, "network_settings.normalize")
+        self._program.set_weights(_networks(state.tensors))
+        if self._normalizer is not None:
+            # Only the statistics: the versions in that state are those of another run.
+            source = NormalizerHistory(self._spec)
+            source.load_state(state)
+            self._normalizer.statistics.update(source.statistics)
+            self._warm = bool(state.scalars["warm"])
+
+
+def _networks(tensors: Weights) -> Weights:
+    return {name: tensor for name, tensor in tensors.items() if name.startswith(("actor/", "critic/"))}
+
+
+def _expect(state: TrainerState, scalar: str, part: object | None, key: str) -> None:
+    if part is not None and scalar not in state.scalars:
+        raise ValueError(f"Expected a state saved with {key}: true, received one without. Set {key}: false, or begin a new run.")

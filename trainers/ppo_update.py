@@ -31,7 +31,7 @@ STATISTICS = ("policy_loss", "value_loss", "entropy", "kl", "clip_fraction", "gr
 
 _CHUNK_S = 1.0  # longest time between two calls of between_chunks, about
 _FIRST_CHUNK = 64  # minibatches, while the speed of this machine is not known
-_VALUE_BLOCK = 2048  # rows of one call of the value program
+_VALUE_BLOCK = 512  # rows of one pass of the value program; its activations stay in a core's cache
 
 logger = logging.getLogger(__name__)
 
@@ -121,7 +121,8 @@ class PPOProgram:
         self._minibatches_per_s = 0.0
         # Made here, not by a decorator: a second trainer in the process must not count as a retrace of the first.
         self._run = tf.function(self._minibatches, jit_compile=True, autograph=False)
-        self._values = tf.function(self._value_block, jit_compile=True, autograph=False)
+        self._values = tf.function(self._value_blocks, jit_compile=True, autograph=False)
+        self._blocks = np.zeros((-(-max_rows // _VALUE_BLOCK), _VALUE_BLOCK, self._columns[0]), np.float32)
         self._reserve(max_rows)
 
     def _reserve(self, capacity: int) -> None:
@@ -169,24 +170,33 @@ class PPOProgram:
     # -- values ------------------------------------------------------------------------------------------------------
 
     def values(self, inputs: np.ndarray) -> np.ndarray:
-        """Value estimates of network inputs float32 ``[N, I]``: float32 ``[N, S]``."""
-        out = np.empty((len(inputs), len(self._signals)), np.float32)
-        block = np.zeros((_VALUE_BLOCK, inputs.shape[1]), np.float32)
-        for start in range(0, len(inputs), _VALUE_BLOCK):
-            part = inputs[start : start + _VALUE_BLOCK]
-            block[: len(part)] = part
-            out[start : start + len(part)] = self._values(self._parameters, tf.constant(block)).numpy()[: len(part)]
-        return out
+        """Value estimates of network inputs float32 ``[N, I]``, as many as there are: float32 ``[N, S]``."""
+        flat = self._blocks.reshape(-1, self._columns[0])
+        parts = []
+        for first in range(0, len(inputs), len(flat)):
+            part = inputs[first : first + len(flat)]
+            flat[: len(part)] = part
+            count = tf.constant(-(-len(part) // _VALUE_BLOCK))
+            parts.append(self._values(self._parameters, tf.constant(self._blocks), count).numpy()[: len(part)])
+        return np.concatenate(parts) if parts else np.empty((0, len(self._signals)), np.float32)
 
-    def _value_block(self, parameters: tf.Tensor, inputs: tf.Tensor) -> tf.Tensor:
+    def _value_blocks(self, parameters: tf.Tensor, blocks: tf.Tensor, count: tf.Tensor) -> tf.Tensor:
+        """Values ``[blocks · _VALUE_BLOCK, S]`` of the first `count` blocks of inputs; 0 for the others."""
         named = self._named(self._split_parameters(parameters))
-        return graph.values(named, inputs, self._spec, self._network, self._signals, self._settings.shared_critic)
+        shared = self._settings.shared_critic
+
+        def one_more(i: tf.Tensor, out: tf.TensorArray) -> tuple[tf.Tensor, tf.TensorArray]:
+            return i + 1, out.write(i, graph.values(named, blocks[i], self._spec, self._network, self._signals, shared))
+
+        out = tf.TensorArray(tf.float32, size=len(self._blocks), element_shape=(_VALUE_BLOCK, len(self._signals)))
+        out = tf.while_loop(lambda i, _: i < count, one_more, (tf.constant(0), out))[1]
+        return tf.reshape(out.stack(), [-1, len(self._signals)])
 
     # -- updates -----------------------------------------------------------------------------------------------------
 
     def compile(self) -> None:
         """Trace and compile both programs without a minibatch or a random number: no state is touched."""
-        self._values(self._parameters, tf.zeros((_VALUE_BLOCK, self._columns[0])))
+        self._values(self._parameters, tf.constant(self._blocks), tf.constant(0))
         self._run(self._start(), *self._arguments(1, Coefficients(0.0, 0.0, 0.0)), tf.constant(0))
 
     def update(
@@ -266,8 +276,10 @@ class PPOProgram:
         size, longer = rows // count, rows % count
         first = j * size + tf.minimum(j, longer)
         size += tf.cast(j < longer, tf.int32)
-        index = tf.slice(order, [epoch, first], [1, self._settings.batch_size])[0]
-        real = tf.range(self._settings.batch_size) < size
+        # Not tf.slice: XLA takes its begin for a compile-time constant, and with it the number of rows: each new one would be compiled.
+        places = tf.range(self._settings.batch_size)
+        index = tf.gather(tf.reshape(order, [-1]), epoch * order.shape[1] + first + places)
+        real = places < size
         return tf.gather(packed, index), tf.cast(real, tf.float32) / tf.cast(size, tf.float32)
 
     def _minibatch(self, progress: _Progress, minibatch, weight, count, coefficients) -> _Progress:

@@ -47,6 +47,7 @@ class ScriptedEnv:
         agents_per_env: agents of each; an environment steps when all of its agents have their action.
         length: ``(slot, episode) -> steps`` of an episode; agents of one env must agree.
         ending: ``(slot, episode) -> (terminated, truncated)``.
+        comes_back: ``(slot, episode) -> bool``, whether that episode, after the first, ever begins; all by default.
         ready: ``bool [num_envs] busy -> bool [num_envs]``, those of the busy ones that answer now; all by default.
     """
 
@@ -56,6 +57,7 @@ class ScriptedEnv:
         self, num_envs: int = 2, agents_per_env: int = 1, length: Callable[[int, int], int] = lambda slot, episode: 7,
         ending: Callable[[int, int], tuple[bool, bool]] = lambda slot, episode: (False, True),
         ready: Callable[[np.ndarray], np.ndarray] = lambda busy: busy,
+        comes_back: Callable[[int, int], bool] = lambda slot, episode: True,
     ) -> None:
         n = num_envs * agents_per_env
         self.behaviors, self.num_slots = {BEHAVIOR: SPEC}, {BEHAVIOR: n}
@@ -65,7 +67,8 @@ class ScriptedEnv:
         """(agent ids, version that each action carries), in order."""
         self.delivered: list[np.ndarray] = []
         """int ``[n, 3]`` of (slot, episode, step) of the actions whose results were delivered, in order."""
-        self._agents_per_env, self._length, self._ending, self._ready = agents_per_env, length, ending, ready
+        self._agents_per_env, self._length, self._ending = agents_per_env, length, ending
+        self._ready, self._comes_back = ready, comes_back
         self._episode, self._step = np.full(n, -1), np.zeros(n, int)
         self._waiting, self._busy, self._new = np.zeros(n, bool), np.zeros(n, bool), np.zeros(n, bool)
         self._lent: list[np.ndarray] = []
@@ -95,8 +98,10 @@ class ScriptedEnv:
         self._step[ids] += 1
         ended = np.array([self._step[i] == self._length(i, self._episode[i]) for i in ids], bool)
         terminal = self._end(ids[ended], reward[ended]) if ended.any() else no_terminal_steps(SPEC)
-        first[ids[ended]] = True
-        delivered = np.flatnonzero(first | ready)
+        first[ids[ended]] = [self._comes_back(i, self._episode[i]) for i in ids[ended]]
+        gone = np.zeros(len(first), bool)
+        gone[ids[ended]] = ~first[ids[ended]]
+        delivered = np.flatnonzero((first | ready) & ~gone)
         rewards = np.zeros(len(self._step), np.float32)
         rewards[ids[~ended]] = reward[~ended]
         obs = observe(delivered, self._episode[delivered], self._step[delivered])

@@ -213,7 +213,7 @@ def spoil(*arrays: np.ndarray) -> None:
 def test_random_stories_agree_with_the_oracle(together: bool, p_take: float) -> None:
     """C20, C34, C36, C72, C75: agents all at once or in turn, cuts, overflow, lost episodes; arrays spoilt after every call."""
     rows = parts = 0
-    for seed in range(25):
+    for seed in range(16):
         rng = np.random.default_rng([seed, together])
         horizon = int(rng.integers(1, 7))
         script = Script(rng, slots=int(rng.integers(1, 6)), time_horizon=horizon, capacity=int(rng.integers(1, 9)))
@@ -234,7 +234,7 @@ def test_random_stories_agree_with_the_oracle(together: bool, p_take: float) -> 
                 script.check_counters()
         rows += script.check_take().rows
         parts += script.agent_steps
-    assert rows > 0.8 * parts > 1000  # the stories do finish most of what they begin
+    assert rows > 0.8 * parts > 500  # the stories do finish most of what they begin
 
 
 def collect(
@@ -283,11 +283,11 @@ def test_the_true_last_observation_is_stored() -> None:
 
 def test_no_trajectory_crosses_an_episode() -> None:
     """C36: two short episodes inside one horizon are two trajectories of two episodes."""
-    (batch,) = collect(Collector(SPEC, 1, time_horizon=64), steps=4, length=2)
-    assert batch.length.tolist() == [2, 2]
-    assert len(set(batch.episode_id.tolist())) == 2
-    assert batch.episode_length.tolist() == [2, 2]
-    assert batch.episode_return.tolist() == [1 + 2, 257 + 258]
+    (batch,) = collect(Collector(SPEC, 2, time_horizon=64), steps=4, slots=2, length=2)
+    assert batch.length.tolist() == [2, 2, 2, 2] and batch.agent_id.tolist() == [0, 0, 1, 1], "ordered by slot, then by time"
+    assert len(set(batch.episode_id.tolist())) == 4
+    assert batch.episode_length.tolist() == [2, 2, 2, 2], "episodes in the order of their end"
+    assert batch.episode_return.tolist() == [1 + 2, 4097 + 4098, 257 + 258, 4353 + 4354]
 
 
 def test_an_agent_that_ends_without_an_action_leaves_no_row() -> None:

@@ -124,9 +124,9 @@ class Toy:
 def test_the_lag_is_bounded_and_there_is_always_progress(managers: int, max_policy_lag: int) -> None:
     """C01: any number of managers, speeds and overshoot, messages that arrive late; limit 0 included."""
     largest = 0
-    for seed in range(4):
+    for seed in range(3):
         toy = Toy(seed, managers, max_policy_lag, equal=seed % 2 == 0)
-        for _ in range(400):
+        for _ in range(300):
             toy.step()
         assert len(toy.lags) > 0 and max(toy.lags) <= max_policy_lag
         assert min(toy.grants) >= toy.buffer_size, "a round of all managers is smaller than the buffer"

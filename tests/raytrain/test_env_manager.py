@@ -184,6 +184,15 @@ def test_the_last_item_of_a_round_says_that_it_is_complete(monkeypatch: pytest.M
     assert max(items_of_a_round) > 2
 
 
+def test_a_round_does_not_wait_for_agents_that_are_gone() -> None:
+    """Agents that end and never come back (DyingTeams) are no longer part of the round that is being closed."""
+    run = Alone(ScriptedEnv(num_envs=3, length=lambda slot, episode: 2, comes_back=lambda slot, episode: slot == 1))
+    run.publish(0, 0, 6, 4)
+    assert [(h.rows, h.rounds_done) for h, _ in run.spend()] == [(6, 1), (4, 2)]
+    run.publish(1, 2, 3)
+    assert [(h.rows, h.rounds_done) for h, _ in run.spend()] == [(3, 3)]
+
+
 def test_decisions_that_wait_for_credit_keep_their_observations() -> None:
     """C20: the env spoils its arrays at the next poll; decisions held over many polls are acted on as they were."""
     run = Alone(ScriptedEnv(num_envs=6, ready=random_subset(2, 0.2)))

@@ -1,0 +1,157 @@
+"""What README and docs promise, checked against the code: files load, keys and defaults are documented, links lead somewhere."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from raytrain.config import load_config
+from raytrain.settings import CheckpointSettings, DistributedSettings, EnvSettings, RunConfig, StopSettings
+from raytrain.suggest import NOT_AVAILABLE
+from raytrain.yaml_source import parse_value, parse_yaml
+from trainers.settings import BehaviorSettings, ExtrinsicSettings, NetworkSettings, PPOHyperparameters, RewardSignals, Settings
+
+REPOSITORY = Path(__file__).parents[2]
+DOCS = REPOSITORY / "docs"
+PAGES = [REPOSITORY / "README.md", *sorted(DOCS.glob("*.md"))]
+CONFIGURATION = (DOCS / "configuration.md").read_text(encoding="utf-8")
+PPO = (DOCS / "ppo.md").read_text(encoding="utf-8")
+
+SECTIONS = {
+    "At the top": RunConfig,
+    "`behaviors` and `default_settings`": BehaviorSettings,
+    "`hyperparameters`": PPOHyperparameters,
+    "`network_settings`": NetworkSettings,
+    "`reward_signals`": RewardSignals,
+    "`extrinsic`": ExtrinsicSettings,
+    "`env_settings`": EnvSettings,
+    "`distributed`": DistributedSettings,
+    "`checkpoint_settings`": CheckpointSettings,
+    "`stop`": StopSettings,
+}
+"""Heading in docs/configuration.md -> the model whose keys stand below it."""
+
+
+def fenced(page: Path, language: str) -> list[str]:
+    """The code blocks of a page in one language."""
+    return re.findall(rf"^ *```{language}\n(.*?)^ *```", page.read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE)
+
+
+def below(text: str, heading: str) -> str:
+    """What stands between a heading and the next one."""
+    found = re.search(rf"^#+ {re.escape(heading)}\n(.*?)(?=^#|\Z)", text, re.DOTALL | re.MULTILINE)
+    assert found, f"no heading {heading!r}"
+    return found[1]
+
+
+def table(text: str) -> dict[str, str]:
+    """Key -> default, of a table whose rows begin with ``| `key` | default |``."""
+    return dict(re.findall(r"^\| `([\w.]+)` \| `?([^|`]*)`? \|", text, re.MULTILINE))
+
+
+def anchors(page: Path) -> set[str]:
+    """The anchors that GitHub gives to a page's headings."""
+    headings = re.findall(r"^#+ (.*)$", page.read_text(encoding="utf-8"), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+def is_section(name: str, model: type[Settings]) -> bool:
+    """Whether a key holds a section, which has a heading of its own instead of a row."""
+    return name in ("behaviors", "default_settings") or isinstance(model.model_fields[name].default, Settings)
+
+
+@pytest.mark.parametrize(("heading", "model"), SECTIONS.items(), ids=[model.__name__ for model in SECTIONS.values()])
+def test_every_key_is_documented_with_its_default(heading, model):
+    rows = table(below(CONFIGURATION, heading))
+    sections = {name for name in model.model_fields if is_section(name, model)}
+    assert set(rows) == set(model.model_fields) - sections
+    for name in sections:
+        assert re.search(rf"^#+ .*`{name}`", CONFIGURATION, re.MULTILINE), f"no heading for the section {name}"
+    for name, default in rows.items():
+        field = model.model_fields[name]
+        assert default == "required" if field.is_required() else parse_value(default) == field.default, name
+
+
+def test_every_setting_has_a_table():
+    """A model that is added to the settings must be added to SECTIONS, and so to the page."""
+    found, models = set(), [RunConfig]
+    while models:
+        model = models.pop()
+        found.add(model)
+        models += [field.default.__class__ for field in model.model_fields.values() if isinstance(field.default, Settings)]
+        models += [BehaviorSettings] if model is RunConfig else []
+    assert found == set(SECTIONS.values())
+
+
+def test_the_algorithm_page_has_every_hyperparameter_with_its_default():
+    rows = table(below(PPO, "Hyperparameters"))
+    nested = {"network_settings": NetworkSettings, "reward_signals.extrinsic": ExtrinsicSettings}
+    expected = {name: field.default for name, field in PPOHyperparameters.model_fields.items()}
+    expected |= {f"{path}.{name}": field.default for path, model in nested.items() for name, field in model.model_fields.items()}
+    expected |= {name: BehaviorSettings.model_fields[name].default for name in ("time_horizon", "max_steps")}
+    assert {name: parse_value(default) for name, default in rows.items()} == expected
+
+
+def test_the_algorithm_page_has_every_tag_that_the_trainer_logs():
+    code = (REPOSITORY / "trainers" / "ppo.py").read_text(encoding="utf-8")
+    logged = set(re.findall(r'f?"((?:Policy|Losses)/[^"]+)"', code.replace("{name.capitalize()}", "Extrinsic")))
+    rows = [row.split(" | ")[0] for row in below(PPO, "Metrics").splitlines() if row.startswith("| `")]
+    assert {tag for row in rows for tag in re.findall("`([^`]+)`", row)} == logged
+
+
+def test_every_key_that_is_refused_by_name_is_documented():
+    missing = [key for key in NOT_AVAILABLE if f"`{key}`" not in CONFIGURATION and f"`trainer_type: {key}`" not in CONFIGURATION]
+    assert missing == []
+
+
+YAML_BLOCKS = [(page.name, block) for page in PAGES for block in fenced(page, "yaml")]
+
+
+@pytest.mark.parametrize(("page", "block"), YAML_BLOCKS, ids=[f"{page}-{i}" for i, (page, _) in enumerate(YAML_BLOCKS)])
+def test_yaml_blocks_load(tmp_path, page, block):
+    """One with an ``env:`` key is a whole configuration; the others are parts and only have to be YAML."""
+    data = parse_yaml(block, page)[0].data
+    if isinstance(data, dict) and "env" in data:
+        path = tmp_path / "block.yaml"
+        path.write_text(block, encoding="utf-8")
+        load_config(path)
+
+
+def test_there_are_yaml_blocks_to_load():
+    assert sum("env:" in block for _, block in YAML_BLOCKS) >= 3
+
+
+@pytest.mark.parametrize("page", PAGES, ids=[page.name for page in PAGES])
+def test_python_blocks_are_python(page):
+    for block in fenced(page, "python"):
+        compile(block, page.name, "exec")
+
+
+@pytest.mark.parametrize("page", PAGES, ids=[page.name for page in PAGES])
+def test_relative_links_lead_somewhere(page):
+    text = re.sub(r"^ *```.*?^ *```", "", page.read_text(encoding="utf-8"), flags=re.DOTALL | re.MULTILINE)
+    broken = []
+    for link in re.findall(r"\]\(([^)\s]+)\)", text):
+        if re.match(r"\w+:", link):
+            continue
+        path, _, anchor = link.partition("#")
+        target = (page.parent / path).resolve() if path else page
+        if not target.exists() or (anchor and anchor not in anchors(target)):
+            broken.append(link)
+    assert broken == []
+
+
+@pytest.mark.parametrize("path", sorted((REPOSITORY / "yaml" / "ppo").glob("*.yaml")), ids=lambda path: path.stem)
+def test_ready_made_files_load_and_are_named_where_they_are_listed(path):
+    assert load_config(path).warnings() == []
+    assert path.stem in PPO
+
+
+def test_this_module_loads_neither_ray_nor_tensorflow():
+    code = "import sys, tests.raytrain.test_docs; print([m for m in ('ray', 'tensorflow', 'keras') if m in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", code], cwd=REPOSITORY, capture_output=True, text=True, check=True, timeout=60)
+    assert done.stdout.strip() == "[]"
