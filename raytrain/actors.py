@@ -69,7 +69,7 @@ class Exchange(_QueueActor):
             self._arrived.clear()
             try:
                 await asyncio.wait_for(self._arrived.wait(), timeout_s)
-            except asyncio.TimeoutError:
+            except TimeoutError:
                 return [], 0
         fresh = []
         while len(fresh) < limit and not self.empty():
@@ -90,7 +90,7 @@ class Exchange(_QueueActor):
         if self._message is None or self._message.serial <= serial:
             try:
                 await asyncio.wait_for(self._published.wait(), timeout_s)
-            except asyncio.TimeoutError:
+            except TimeoutError:
                 return None
         return self._message
 

@@ -61,22 +61,24 @@ _KEYS = {
 
 def _train(options: argparse.Namespace) -> int:
     from raytrain.callbacks import CallbackError, Callbacks
-    from raytrain.checkpoint import CheckpointError, CheckpointWriteError
+    from raytrain.checkpoint import CheckpointWriteError
     from raytrain.config import load_config
     from raytrain.console import Console
     from raytrain.errors import ClusterError, ConfigError, RunFault, RunFolderError
     from raytrain.run import execute
 
-    console = Console()
+    console, debug = Console(), False
     try:
         overrides = {path: getattr(options, name) for name, path in _KEYS.items() if getattr(options, name) is not None}
         overrides = {**_settings(options.set), **overrides}
-        execute(load_config(options.file, overrides), options.local, Callbacks(), console, _command(options))
-    except (ConfigError, RunFolderError, CheckpointError, ClusterError, _UsageError) as error:
+        config = load_config(options.file, overrides)
+        debug = config.debug
+        execute(config, options.local, Callbacks(), console, _command(options))
+    except (ConfigError, RunFolderError, ClusterError, _UsageError) as error:
         console.error(str(error))
         return 2
     except RunFault as fault:
-        console.error(str(fault), fault.user_traceback, fault.log_file)
+        console.error(str(fault), fault.full_traceback if debug else fault.user_traceback, fault.log_file)
         return 1
     except (CheckpointWriteError, CallbackError) as error:
         console.error(str(error), getattr(error, "user_traceback", ""))

@@ -27,7 +27,6 @@ _ANSWER_S = 10.0  # longest wait for an actor's answer to a question of the cont
 _PRIVATE_ENVIRONMENT = {
     "RAY_worker_niceness": "0",
     "RAY_USAGE_STATS_ENABLED": "0",
-    "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
     "OPENBLAS_NUM_THREADS": "1",
     "MKL_NUM_THREADS": "1",
     "TF_CPP_MIN_LOG_LEVEL": "2",

@@ -15,6 +15,7 @@ from raytrain.backends import Backend, News
 from raytrain.callbacks import Callbacks
 from raytrain.checkpoint import CheckpointStore
 from raytrain.console import Console
+from raytrain.errors import RunFault, RunFolderError
 from raytrain.messages import Episodes
 from raytrain.plan import Plan
 from raytrain.run_folder import RunFolder
@@ -95,6 +96,7 @@ class Controller:
         self._best_reward: float | None = (resumed or {}).get("best_reward")
         self._started_s = time.monotonic()
         self._status_s = 0.0
+        self._said_stepping = False
         self._trainer: TrainerStatus | None = None
         self._managers: list[Any] = []
         self._saved: tuple[int, int] | None = None
@@ -109,8 +111,8 @@ class Controller:
                 self._backend.start()
                 reason = self._watch(interrupts)
             except BaseException as error:
+                self._save_what_is_left()
                 self._write_status("failed", str(error).splitlines()[0] if str(error) else type(error).__name__)
-                self._backend.stop(1.0)
                 raise
             self._console.message(f"stopping: {reason}")
             timers = self._backend.timers()
@@ -131,7 +133,21 @@ class Controller:
             reason = self._stop.reason(self._elapsed_s)
             if reason:
                 return reason
+            self._check_lock()
+
+    def _check_lock(self) -> None:
+        try:
             self._folder.check_lock()
+        except RunFolderError as error:  # while running it is a fault, not bad input
+            raise RunFault(str(error)) from error
+
+    def _save_what_is_left(self) -> None:
+        """After a fault: stop everything and keep the checkpoint of a trainer that is still well."""
+        news = self._backend.stop(5.0)
+        self._trainer = news.trainer or self._trainer
+        for event in news.events:
+            if isinstance(event, CheckpointDue):
+                self._on_checkpoint(event)
 
     @property
     def _elapsed_s(self) -> float:
@@ -168,7 +184,7 @@ class Controller:
         better = one.reward is not None and (self._best_reward is None or one.reward > self._best_reward)
         if better:
             self._best_reward = one.reward
-        self._folder.check_lock()
+        self._check_lock()
         path = self._store.save(Snapshot({self._plan.behavior: one}, self._run_state(one, event.label)))
         if better:
             self._store.mark_best(path)
@@ -192,6 +208,9 @@ class Controller:
 
     def _tell(self, news: News) -> None:
         now = time.monotonic()
+        if not self._said_stepping and len(self._managers) == len(self._plan.managers):
+            self._said_stepping = True
+            self._console.message(f"environments are stepped: {self._managers[0].stepping}")
         if now - self._status_s >= _STATUS_S:
             self._status_s = now
             self._write_status("running", "")

@@ -256,8 +256,9 @@ class EnvManager:
         return {"rng": self._rng.bit_generator.state, "env": self._env.state()}
 
     def load_state(self, state: dict) -> None:
-        """Continue the streams of `state`; call before `start`."""
-        self._rng.bit_generator.state = state["rng"]
+        """Continue the streams of `state`; call before `start`. Without ``"rng"`` the policy's samples begin a new stream."""
+        if state.get("rng") is not None:
+            self._rng.bit_generator.state = state["rng"]
         self._env.load_state(state["env"])
 
     def close(self) -> None:

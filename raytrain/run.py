@@ -16,7 +16,7 @@ from typing import Any
 from envs.specs import BehaviorSpec
 from raytrain.backends import Backend, LocalBackend
 from raytrain.callbacks import Callbacks
-from raytrain.checkpoint import CheckpointStore, find_checkpoint
+from raytrain.checkpoint import CheckpointError, CheckpointStore, find_checkpoint
 from raytrain.config import check_behaviors, load_config
 from raytrain.config_text import summary_rows, to_yaml
 from raytrain.console import Console
@@ -91,12 +91,14 @@ def execute(config: RunConfig, local: bool, callbacks: Callbacks, console: Conso
     """
     started_at = time.time()
     saved = config.checkpoint_settings
-    config = _with_names(config)
+    config = _with_run_id(config)
     RunFolder.check(saved.results_dir, config.checkpoint_settings.run_id, saved.resume, saved.force)
     import_dirs = (str(config.source_dir),)
     _check_name_early(config)
     specs = _probe(config, import_dirs)
     config = config.with_behaviors(check_behaviors(config, specs))
+    if local:  # which is lock-step, and the saved configuration should say so
+        config = config.with_behaviors({n: b.model_copy(update={"threaded": False}) for n, b in config.behaviors.items()})
     if local:
         connection, place = None, "this process only (--local), lock-step"
     else:
@@ -115,56 +117,66 @@ def execute(config: RunConfig, local: bool, callbacks: Callbacks, console: Conso
 def _run(config, local, specs, place, callbacks, console, command, started_at, import_dirs) -> tuple[Run, Outcome]:
     saved = config.checkpoint_settings
     behavior, spec = next(iter(specs.items()))
-    plan = _plan(config, behavior, spec, local, import_dirs)
     if not local:
         from raytrain import cluster
 
-        cluster.check_resources(plan, config.distributed)
+        cluster.check_resources(_plan(config, behavior, spec, local, import_dirs), config.distributed)
     source = _initial_snapshot(config) if saved.initialize_from and not saved.resume else None
     with RunFolder.create(saved.results_dir, saved.run_id, saved.resume, saved.force) as folder:
-        store = CheckpointStore(folder.path, plan.settings.keep_checkpoints)
-        snapshot, problems = _resumed(store) if saved.resume else (None, [])
+        store = CheckpointStore(folder.path, config.behaviors[behavior].keep_checkpoints)
+        snapshot, _, problems = store.load_latest() if saved.resume else (None, None, [])
+        config = _with_seed(config, snapshot)
+        plan = _plan(config, behavior, spec, local, import_dirs)
         start, states = _start(plan, snapshot, source)
         versions = {p: _version(p) for p in PACKAGES}
         folder.write_configuration(to_yaml(config, versions))
         console.header(f"raytrain {versions['raytrain']}", [("Ray", place), ("run", str(folder.path)), ("seed", str(plan.seed))])
-        console.config_table([("configuration", summary_rows(config))])
+        console.config_table([("configuration", [row for row in summary_rows(config) if not (local and row[0] == "resources")])])
         console.startup_table(behavior, startup_rows(plan))
         for text in [*config.warnings(), *folder.messages, *problems]:
             console.warning(text)
         resumed = snapshot.run if snapshot else None
         if resumed:
             console.message(f"resuming at {resumed['agent_steps']:,} agent steps, policy version {start.version}")
-        backend = _backend(plan, start, states, local, config)
-        gauges, writers = Gauges(), _writers(folder, behavior, resumed)
-        if not resumed:
-            writers[0].hyperparameters(_flat(plan.settings.model_dump()))
-        stop = StopConditions(config.stop)
-        if resumed:
-            stop.load_state(resumed["stop"])
-        controller = Controller(plan, backend, folder, store, console, callbacks, [*writers, gauges], stop, resumed)
-        try:
-            outcome, trees = controller.run()
-        except RunFault as fault:
-            fault.log_file = _write_log(folder, fault)
-            raise
-        finally:
-            for writer in writers:
-                writer.close()
-            console.close()
-        _write_timers(folder, trees, gauges, versions, command, started_at)
-        _say_end(console, plan, folder, outcome, command)
-        results = {k: v for k, v in asdict(outcome).items() if k != "balance"}
-        return Run(folder.path, results), outcome
+        return _control(plan, start, states, resumed, local, config, folder, store, callbacks, console, command, versions, started_at)
+
+
+def _control(plan, start, states, resumed, local, config, folder, store, callbacks, console, command, versions, started_at):
+    gauges, writers = Gauges(), _writers(folder, plan.behavior, resumed)
+    if not resumed:
+        writers[0].hyperparameters(_flat(plan.settings.model_dump()))
+    stop = StopConditions(config.stop)
+    if resumed:
+        stop.load_state(resumed["stop"])
+    backend = _backend(plan, start, states, local, config)
+    controller = Controller(plan, backend, folder, store, console, callbacks, [*writers, gauges], stop, resumed)
+    try:
+        outcome, trees = controller.run()
+    except RunFault as fault:
+        fault.log_file = _write_log(folder, fault)
+        raise
+    finally:
+        for writer in writers:
+            writer.close()
+        console.close()
+    _write_timers(folder, trees, gauges, versions, command, started_at)
+    _say_end(console, plan, folder, store, outcome, command)
+    results = {k: v for k, v in asdict(outcome).items() if k != "balance"}
+    return Run(folder.path, results), outcome
 
 
 # -- before the start -------------------------------------------------------------------------------------------------
 
 
-def _with_names(config: RunConfig) -> RunConfig:
-    """The configuration with a seed and a run id where it left them open."""
-    if config.env_settings.seed < 0:
-        config = config.with_seed(secrets.randbelow(10_000))
+def _with_seed(config: RunConfig, snapshot: Snapshot | None) -> RunConfig:
+    """The configuration with a seed where it left that open: the run's own when it is resumed, otherwise a new one."""
+    if config.env_settings.seed >= 0:
+        return config
+    return config.with_seed(snapshot.run["seed"] if snapshot else secrets.randbelow(10_000))
+
+
+def _with_run_id(config: RunConfig) -> RunConfig:
+    """The configuration with a run id where it left that open."""
     saved = config.checkpoint_settings
     if saved.run_id is None:
         name = re.sub(r"[^A-Za-z0-9_.-]+", "_", next(iter(config.behaviors), "run")).lstrip(".-") or "run"
@@ -205,7 +217,7 @@ def _plan(config: RunConfig, behavior: str, spec: BehaviorSpec, local: bool, imp
         run_id=config.checkpoint_settings.run_id, behavior=behavior, spec=spec, settings=config.behaviors[behavior], env=config.env,
         env_kwargs=config.env_kwargs, num_envs=env.num_envs, stepping=env.stepping, step_timeout_s=env.step_timeout_s,
         import_dirs=import_dirs, seed=env.seed, managers=tuple(f"env-manager-{i}" for i in range(spread.num_env_managers)),
-        agents=env.num_envs, max_policy_lag=0 if local else config.policy_lag, lock_step=local or config.lock_step,
+        agents=env.num_envs, max_policy_lag=config.policy_lag, lock_step=config.lock_step,
         trainer_threads=max(1, int(spread.trainer_cpus)),
     )
 
@@ -218,16 +230,14 @@ def _initial_snapshot(config: RunConfig) -> Snapshot:
     return CheckpointStore.load(find_checkpoint(path))
 
 
-def _resumed(store: CheckpointStore) -> tuple[Snapshot, list[str]]:
-    snapshot, _, problems = store.load_latest()
-    return snapshot, problems
-
-
 def _start(plan: Plan, snapshot: Snapshot | None, source: Snapshot | None) -> tuple[Start, list[dict] | None]:
     """Where the trainer starts, and the random-number states of the env managers where a checkpoint has them."""
     if snapshot is not None:
-        one = _behavior_of(snapshot, plan.behavior)
-        states = snapshot.run["managers"] if len(snapshot.run["managers"]) == len(plan.managers) else None
+        one, before = _behavior_of(snapshot, plan.behavior), snapshot.run["managers"]
+        # Seed streams belong to env indices, so they go on whatever number of managers the envs are spread over now.
+        begun = {k: v for state in before for k, v in state["env"]["episodes_begun"].items()}
+        rngs = [state["rng"] for state in before] + [None] * len(plan.managers)
+        states = [{"rng": rngs[i], "env": {"episodes_begun": begun}} for i in range(len(plan.managers))] if before else None
         return Start(one.policy, one.policy_version, state=one.trainer, env_steps=snapshot.run["env_steps"]), states
     if source is not None:
         one = _behavior_of(source, plan.behavior)
@@ -239,7 +249,7 @@ def _start(plan: Plan, snapshot: Snapshot | None, source: Snapshot | None) -> tu
 def _behavior_of(snapshot: Snapshot, behavior: str):
     if behavior not in snapshot.behaviors:
         names = ", ".join(snapshot.behaviors)
-        raise ValueError(f"Expected a checkpoint with the behavior {behavior}, received one with {names}.")
+        raise CheckpointError(f"Expected a checkpoint with the behavior {behavior}, received one with {names}.")
     return snapshot.behaviors[behavior]
 
 
@@ -274,7 +284,7 @@ def _write_log(folder: RunFolder, fault: RunFault) -> Path:
     return path
 
 
-def _say_end(console: Console, plan: Plan, folder: RunFolder, outcome: Outcome, command: str) -> None:
+def _say_end(console: Console, plan: Plan, folder: RunFolder, store: CheckpointStore, outcome: Outcome, command: str) -> None:
     rows = [("agent steps", f"{outcome.agent_steps:,} in {outcome.elapsed_s:,.1f} s")]
     if outcome.mean_return is not None:
         rows.append(("mean return", f"{outcome.mean_return:,.2f}"))
@@ -282,7 +292,7 @@ def _say_end(console: Console, plan: Plan, folder: RunFolder, outcome: Outcome, 
     rows.append(("curves", f"tensorboard --logdir {folder.path.parent}"))
     if outcome.balance:
         rows.append(("ledger", f"{outcome.balance:,} agent steps are not accounted for: {outcome.ledger}"))
-    go_on = outcome.agent_steps < plan.settings.max_steps
+    go_on = outcome.agent_steps < plan.settings.max_steps and store.paths()
     console.ended(outcome.reason, f"{command} --run-id {plan.run_id} --resume" if command and go_on else None, rows)
 
 

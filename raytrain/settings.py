@@ -40,8 +40,6 @@ class EnvSettings(Settings):
     """Root of every random stream of the run; -1 draws one at the start and saves it."""
     step_timeout_s: PositiveFloat | None = None
     """Seconds after which a step counts as hung; ``null`` waits for ever."""
-    timeout_wait: PositiveFloat = 60.0
-    """Seconds that an environment may take to start."""
 
 
 class DistributedSettings(Settings):
@@ -132,7 +130,7 @@ class RunConfig(Settings):
     stop: StopSettings = StopSettings()
     """When the run ends before ``max_steps``."""
     debug: Flag = False
-    """Log more."""
+    """Show the whole chain of causes of a fault, not only the part in the user's own code."""
 
     _source_dir: Path = PrivateAttr(default_factory=Path.cwd)
     _document: Document = PrivateAttr(default_factory=lambda: Document("the configuration", {}))

@@ -61,6 +61,7 @@ NOT_AVAILABLE = {
     "torch_settings": "networks run on TensorFlow here; remove it, and claim GPUs with distributed.trainer_gpus",
     "engine_settings": _UNITY,
     "no_graphics": _UNITY,
+    "timeout_wait": "the start of an environment is waited for as long as it takes, and the wait is shown; remove it",
     "base_port": "environments here are Python objects without ports; remove it",
     "num_areas": "areas within one environment are Unity's; use env_settings.num_envs",
     "environment_parameters": "curricula and parameter randomisation are not available here yet; remove it",

@@ -11,16 +11,15 @@ from typing import Any
 import numpy as np
 
 from envs.specs import BehaviorSpec
-from raytrain.snapshot import BehaviorSnapshot
 from raytrain.credit import CreditBook
 from raytrain.ledger import Ledger
 from raytrain.messages import Episodes, PolicyMessage
 from raytrain.queues import Item, PolicySink, TrajectorySource
+from raytrain.snapshot import BehaviorSnapshot
 from raytrain.stats import POLICY_LAG_MAX, POLICY_LAG_MEAN, QUEUE_FILL, STEPS_PER_SECOND, UPDATES_PER_SECOND, StatsBuffer
 from raytrain.timers import Timers
 from trainers.settings import BehaviorSettings
 from trainers.trainer import Trainer
-
 
 _BEST_EPISODES = 100  # over which the training return of a checkpoint is taken
 
@@ -111,6 +110,7 @@ class TrainerLoop:
         self._events: list[Any] = []
         self._events_lock = threading.Lock()
         self._save_requested = False
+        self._checkpoint_label: int | None = None
         self._phase = "waiting for trajectories"
 
     # -- the loop ----------------------------------------------------------------------------------------------------
@@ -142,8 +142,12 @@ class TrainerLoop:
             if item is None:
                 break
             self._take_in(item)
-            if self._is_ready():
+            ready = self._is_ready()
+            if ready:
                 self._learn()
+            if self._checkpoint_label is not None:  # after learning, so that rows held, which a checkpoint leaves out, are few
+                self._emit_checkpoint(self._checkpoint_label)
+            if ready:
                 return True
         return False
 
@@ -197,7 +201,7 @@ class TrainerLoop:
         self._note_lag()
         self._phase = "updating"
         with self.timers.section("update"):
-            stats = self._trainer.update(self._between_chunks)
+            stats = self._trainer.update()
         self._stats.add_all(stats)
         with self.timers.section("publish"):
             self.version += 1
@@ -221,18 +225,15 @@ class TrainerLoop:
         self._stats.add_max(POLICY_LAG_MAX, lag)
         self._held_versions = []
 
-    def _between_chunks(self) -> None:
-        """Nothing to do within an update: requests are honoured before and after it, where the state is whole."""
-
     # -- summaries, checkpoints, events --------------------------------------------------------------------------------
 
     def _at_intervals(self, before: int, after: int) -> None:
-        for interval, emit in (
-            (self._settings.summary_freq, self._emit_summary),
-            (self._settings.checkpoint_interval, self._emit_checkpoint),
-        ):
-            if after // interval > before // interval:
-                emit(after // interval * interval)
+        every = self._settings.summary_freq
+        if after // every > before // every:
+            self._emit_summary(after // every * every)
+        every = self._settings.checkpoint_interval
+        if after // every > before // every:
+            self._checkpoint_label = after // every * every
 
     def _emit_summary(self, label: int) -> None:
         now, trainer = self._clock(), self._trainer
@@ -249,6 +250,7 @@ class TrainerLoop:
         self._emit(self._stats.summarize(self.behavior, label, longest, now - self._started_s))
 
     def _emit_checkpoint(self, label: int) -> None:
+        self._checkpoint_label = None
         with self.timers.section("save"):
             enough = len(self._recent_returns) == _BEST_EPISODES
             reward = float(np.mean(self._recent_returns)) if enough else None

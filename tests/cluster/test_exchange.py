@@ -39,7 +39,7 @@ def test_a_full_queue_blocks_the_producer_and_an_emptied_one_lets_it_go_on(excha
     """C02, C04: nothing is lost, the order stays."""
     sink = RemoteSink(exchange, threading.Event())
     accepted = 0
-    while sink.put(header(accepted), empty_batch(SPEC), 0.5):
+    while sink.put(header(accepted), empty_batch(SPEC), 3.0):
         accepted += 1
         assert accepted < 10, "a queue of 3 took everything"
     assert accepted >= 4  # 3 in the queue and one in the hands of the shipper
