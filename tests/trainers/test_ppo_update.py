@@ -168,17 +168,20 @@ def test_compiling_touches_no_state():
 
 @pytest.mark.parametrize("chunk", [1, 3, 100])
 def test_target_kl_ends_the_update_after_a_whole_epoch(chunk):
-    """An epoch above the limit is the last one, wherever chunks end; the number of epochs is the one that a run without a limit shows."""
-    kl, epochs = [], 5
-    for count in range(1, epochs + 1):
-        free = program_of(num_epoch=count)
-        means = free.update(rows_of(free, 64), Coefficients(0.05, 0.2, 0.0), np.random.default_rng(2)).means
-        kl.append(means["kl"] * count - sum(kl))
-    limit = (max(kl[0], kl[1]) + kl[2]) / 2
-    assert kl[2] > limit > kl[1], f"the epochs' KL {kl} do not suit this test"
-    program = program_of(num_epoch=epochs, target_kl=limit)
-    program._chunk = lambda: chunk
-    assert program.update(rows_of(program, 64), Coefficients(0.05, 0.2, 0.0), np.random.default_rng(2)).minibatches == 3 * 4
+    """The first epoch whose mean KL is above the limit is the last one, wherever chunks end."""
+    fast = Coefficients(0.05, 0.2, 0.0)
+    free, seen = program_of(), []
+    free._chunk = lambda: 4  # an epoch
+    learn = free._compiled.learn
+    free._compiled = free._compiled._replace(learn=lambda *inputs: seen.append(learn(*inputs)) or seen[-1])
+    free.update(rows_of(free, 64), fast, np.random.default_rng(2))
+    sums = [float(progress.sums[STATISTICS.index("kl")]) for progress in seen]
+    kl = np.diff([0.0, *sums]) / 4
+    assert kl[0] < kl[1], f"the epochs' KL {kl} do not suit this test"
+    for limit, epochs in ((kl[0] * 0.99, 1), ((kl[0] + kl[1]) / 2, 2), (1.0, 3)):
+        program = program_of(target_kl=limit)
+        program._chunk = lambda: chunk
+        assert program.update(rows_of(program, 64), fast, np.random.default_rng(2)).minibatches == epochs * 4
 
 
 def test_minibatches_of_one_row_run():

@@ -1,0 +1,409 @@
+"""PPO as a trainer: the contract, what it takes from trajectories, the normaliser, and what it reports."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from envs.specs import ActionSpec, BehaviorSpec
+from tests.trainers.contract import TRAJECTORIES, Driver, TrainerContract, same_tensors
+from tests.trainers.rollouts import (
+    ACTIONS, BOTH, BOX, CUT, DISCRETE, MULTI_DISCRETE, TERMINATED, TRUNCATED, policy_of, rollout, spec_of,
+)
+from trainers.networks import initial_weights, policy_layout
+from trainers.ppo import PPOTrainer
+from trainers.ppo_update import PPORows
+from trainers.settings import BehaviorSettings
+
+SMALL = {"hidden_units": 8, "num_layers": 1, "activation": "tanh"}
+
+
+def settings_of(normalize: bool = False, strength: float = 1.0, gamma: float = 0.9, max_steps: int = 1_000, **hyper) -> BehaviorSettings:
+    return BehaviorSettings.model_validate({
+        "hyperparameters": {"batch_size": 16, "buffer_size": 40, "num_epoch": 3, "learning_rate": 0.01, "lambd": 0.8, **hyper},
+        "network_settings": {**SMALL, "normalize": normalize},
+        "reward_signals": {"extrinsic": {"gamma": gamma, "strength": strength}},
+        "max_steps": max_steps,
+    })
+
+
+def trainer_of(spec: BehaviorSpec, settings: BehaviorSettings, seed: int = 0, max_rows: int = 100) -> PPOTrainer:
+    hyper = settings.hyperparameters
+    weights = initial_weights(
+        spec, settings.network_settings, np.random.default_rng(seed), hyper.initial_std, shared_critic=hyper.shared_critic
+    )
+    return PPOTrainer(spec, settings, np.random.SeedSequence(seed), max_rows, weights)
+
+
+def driver_of(action: ActionSpec = DISCRETE, seed: int = 0, max_rows: int = 100, size: int = 3, **changes) -> Driver:
+    spec, settings = spec_of(action, size), settings_of(**changes)
+    return Driver(trainer_of(spec, settings, seed, max_rows), spec, settings.network_settings, seed)
+
+
+class PPOContract(TrainerContract):
+    def settings(self, **hyperparameters):
+        return settings_of(**hyperparameters)
+
+    def make(self, spec, settings, seed):
+        return trainer_of(spec, settings, seed)
+
+
+class TestDiscrete(PPOContract):
+    action = DISCRETE
+
+
+class TestBox(PPOContract):
+    action = BOX
+
+
+class TestMultiDiscreteSharedCritic(PPOContract):
+    action = MULTI_DISCRETE
+
+    def settings(self, **hyperparameters):
+        return settings_of(shared_critic=True, entropy_reduction="mean", **hyperparameters)
+
+
+class TestRewardScalingAndTargetKL(PPOContract):
+    """The optional parts that have state or change the flow."""
+
+    action = DISCRETE
+
+    def settings(self, **hyperparameters):
+        return settings_of(reward_scaling=True, target_kl=0.5, max_grad_norm=None, value_clip=False, **hyperparameters)
+
+
+def learnt_from(trainer: PPOTrainer, value=None) -> list[PPORows]:
+    """The rows of every later update, in the list returned. `value` replaces the critic: inputs ``[N, I]`` -> ``[N]``."""
+    rows, update = [], trainer._program.update
+    trainer._program.update = lambda r, *rest: rows.append(r) or update(r, *rest)
+    if value is not None:
+        trainer._program.values = lambda x: value(x)[:, None].astype(np.float32)
+    return rows
+
+
+# -- targets ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("end", "advantages"),
+    [
+        (TRUNCATED, (1.79072, 1.376, 0.8)), (CUT, (1.79072, 1.376, 0.8)),
+        (TERMINATED, (0.8576, 0.08, -1.0)), (BOTH, (0.8576, 0.08, -1.0)),
+    ],
+)
+def test_ends_of_trajectories(end, advantages):
+    """C35, C37: truncation and a cut bootstrap from V(next_obs), termination does not and wins; rewards are not altered."""
+    d = driver_of(buffer_size=3, batch_size=3, normalize_advantages=False)
+    rows = learnt_from(d.trainer, lambda x: np.full(len(x), 2.0))
+    d.trainer.process(rollout(d.policy, d.rng, [3], [end], rewards=[1.0, 1.0, 1.0]))
+    d.trainer.update()
+    np.testing.assert_allclose(rows[0].advantage, advantages, atol=1e-5)
+    np.testing.assert_allclose(rows[0].target[:, 0], np.array(advantages) + 2.0, atol=1e-5)
+
+
+def test_bootstrap_is_the_true_next_observation():
+    """C34: V(obs) = obs[0] = step; 5 steps, truncated, γ 1, λ 0, no reward: the last target is 5, neither 0 nor 4."""
+    d = driver_of(buffer_size=5, batch_size=5, gamma=1.0, lambd=0.0)
+    rows = learnt_from(d.trainer, lambda x: x[:, 0])
+    batch = rollout(d.policy, d.rng, [5], [TRUNCATED], rewards=[0.0] * 5)
+    batch.obs["obs"][:, 0], batch.next_obs["obs"][:, 0] = np.arange(5), 5.0
+    d.trainer.process(batch)
+    d.trainer.update()
+    np.testing.assert_allclose(rows[0].target[:, 0], [1.0, 2.0, 3.0, 4.0, 5.0])
+
+
+def test_no_advantage_leaks_over_the_end_of_a_trajectory():
+    """C36: two trajectories in one batch and in two batches, the first truncated with V(final) = 10."""
+    d = driver_of(buffer_size=4, batch_size=4, normalize_advantages=False)
+    rows = learnt_from(d.trainer, lambda x: x[:, 0])
+    batch = rollout(d.policy, d.rng, [2, 2], [TRUNCATED, TERMINATED], rewards=[1.0, 1.0, 5.0, 5.0])
+    batch.obs["obs"][:, 0], batch.next_obs["obs"][:, 0] = 2.0, [10.0, 99.0]
+    d.trainer.process(batch)
+    d.trainer.update()
+    np.testing.assert_allclose(rows[0].advantage, [6.56, 8.0, 6.96, 3.0], atol=1e-5)
+
+
+def test_advantages_are_normalised_over_the_whole_buffer():
+    """C43: mean 0 and population standard deviation 1 over all rows, before any minibatch is made."""
+    d = driver_of()
+    rows = learnt_from(d.trainer)
+    d.update()
+    assert len(rows[0]) == 64
+    assert rows[0].advantage.mean() == pytest.approx(0.0, abs=1e-6)
+    assert rows[0].advantage.std() == pytest.approx(1.0, abs=1e-5)
+
+
+@pytest.mark.parametrize(("buffer_size", "batch_size", "minibatches"), [(65, 64, 6), (6, 1, 18)])
+def test_buffers_that_do_not_divide(buffer_size, batch_size, minibatches):
+    """C43, C88: 65 rows in minibatches of at most 64, and minibatches of one row: every row is used and nothing is NaN."""
+    d = driver_of(buffer_size=buffer_size, batch_size=batch_size)
+    d.trainer.process(rollout(d.policy, d.rng, [buffer_size]))
+    stats = d.trainer.update()
+    assert d.trainer.updates == minibatches
+    assert all(np.isfinite(value) for value in stats.values())
+
+
+def test_strength_multiplies_rewards():
+    d = driver_of(buffer_size=3, batch_size=3, strength=0.5, gamma=1.0, lambd=1.0, normalize_advantages=False)
+    rows = learnt_from(d.trainer, lambda x: np.zeros(len(x)))
+    d.trainer.process(rollout(d.policy, d.rng, [3], [TERMINATED], rewards=[1.0, 2.0, 4.0]))
+    d.trainer.update()
+    np.testing.assert_allclose(rows[0].target[:, 0], [3.5, 3.0, 2.0])
+
+
+def test_reward_scaling_divides_by_the_spread_of_returns():
+    """Rewards a thousand times larger give nearly the same targets."""
+    targets = []
+    for factor in (1.0, 1_000.0):
+        d = driver_of(buffer_size=32, reward_scaling=True)
+        rows = learnt_from(d.trainer, lambda x: np.zeros(len(x)))
+        batch = rollout(d.policy, d.rng, TRAJECTORIES)
+        batch.reward *= np.float32(factor)
+        d.trainer.process(batch, "manager")
+        d.trainer.update()
+        targets.append(rows[0].target)
+    np.testing.assert_allclose(targets[0], targets[1], rtol=1e-4)
+
+
+def test_masked_actions_are_refused():
+    d = driver_of()
+    batch = d.collect()
+    batch.action_mask = np.ones((batch.rows, 3), bool)
+    with pytest.raises(ValueError, match="without action masks"):
+        d.trainer.process(batch)
+    assert d.trainer.agent_steps == 0
+
+
+# -- the policy that acted is the policy that learns ------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("normalize", [False, True])
+@pytest.mark.parametrize("kind", ACTIONS)
+def test_first_minibatch_has_ratio_1(kind, normalize):
+    """C10: at lag 0 the stored log-probs come out of the training graph, update after update; also with a moving normaliser."""
+    d = driver_of(ACTIONS[kind], normalize=normalize)
+    errors = [stats["Policy/First Minibatch Ratio Error"] for stats in (d.update() for _ in range(6)) if "Policy/Entropy" in stats]
+    assert len(errors) == (5 if normalize else 6)
+    assert max(errors) < 1e-5
+
+
+def test_ratio_of_weights_that_were_not_published_is_not_1():
+    """The control of the test above: a policy that misses a version shows."""
+    d = driver_of()
+    d.update()
+    d.trainer.process(d.collect())
+    d.trainer.process(d.collect())
+    d.trainer.update()
+    for _ in range(2):
+        d.trainer.process(d.collect())
+    assert d.trainer.update()["Policy/First Minibatch Ratio Error"] > 1e-3
+
+
+def test_share_of_clipped_actions_and_their_log_probs():
+    """C58: with σ = 1 and a mean of about 0, 31.7 % of the samples lie outside [-1, 1]; log-probs are those of the samples."""
+    d = driver_of(BOX, buffer_size=4_000, batch_size=1_000, num_epoch=1, max_rows=4_000)
+    rows = learnt_from(d.trainer)
+    d.trainer.process(rollout(d.policy, d.rng, [4_000]))
+    stats = d.trainer.update()
+    assert stats["Policy/Action Clip Fraction"] == pytest.approx(0.317, abs=0.03)
+    assert stats["Policy/First Minibatch Ratio Error"] < 1e-5
+    assert np.abs(rows[0].continuous).max() > 2.0
+    assert "Policy/Action Clip Fraction" not in driver_of().update()
+
+
+# -- the normaliser ---------------------------------------------------------------------------------------------------
+
+
+def test_first_rows_only_initialise_the_normaliser():
+    """They count as agent steps; nothing is learnt from them; their statistics go out with the next version."""
+    d = driver_of(normalize=True, size=2)
+    before = d.trainer.state()
+    for _ in range(2):
+        d.trainer.process(rollout(d.policy, d.rng, TRAJECTORIES, scale=100.0))
+    assert d.trainer.is_ready()
+    assert d.trainer.update() == {"Policy/Warm-up Rows": 64.0}
+    assert (d.trainer.agent_steps, d.trainer.updates, d.trainer.policy_updates, d.trainer.rows_held) == (64, 0, 0, 0)
+    after = d.trainer.state()
+    assert same_tensors(*({k: v for k, v in s.tensors.items() if "norm" not in k} for s in (before, after)))
+    assert before.scalars["rng"] == after.scalars["rng"]
+    np.testing.assert_allclose(d.trainer.policy_weights()["normalizer/obs/std"], 100.0, rtol=0.3)
+
+
+def test_warm_up_takes_no_more_than_1000_rows():
+    d = driver_of(normalize=True, buffer_size=5_000, max_rows=5_000)
+    d.trainer.process(rollout(d.policy, d.rng, [999]))
+    assert not d.trainer.is_ready()
+    d.trainer.process(rollout(d.policy, d.rng, [1]))
+    assert d.trainer.is_ready()
+    d.trainer.update()
+    d.trainer.process(rollout(d.policy, d.rng, [1_000]))
+    assert not d.trainer.is_ready()
+
+
+def test_every_network_sees_what_the_policy_saw():
+    """C51: actor and critic learn from the acting policy's normalised inputs; observations × (1000, 1)."""
+    d = driver_of(normalize=True, size=2)
+    factor = np.array([1_000.0, 1.0], np.float32)
+    collect = d.collect
+    d.collect = lambda: collect()
+    for _ in range(2):
+        d.trainer.process(_scaled(rollout(d.policy, d.rng, TRAJECTORIES), factor))
+    d.trainer.update()
+    d.publish()
+    rows, critic = learnt_from(d.trainer), []
+    values = d.trainer._program.values
+    d.trainer._program.values = lambda x: critic.append(x) or values(x)
+    weights = d.trainer.policy_weights()
+    batch = _acted_again(d, _scaled(rollout(d.policy, d.rng, [64]), factor))
+    d.trainer.process(batch)
+    d.trainer.update()
+    expected = np.clip((batch.obs["obs"] - weights["normalizer/obs/mean"]) / weights["normalizer/obs/std"], -5.0, 5.0)
+    np.testing.assert_allclose(rows[0].inputs, expected, atol=1e-6)
+    np.testing.assert_array_equal(critic[0][:64], rows[0].inputs)
+    assert 0.5 < rows[0].inputs.std(axis=0).min() <= rows[0].inputs.std(axis=0).max() < 2.0
+
+
+def _scaled(batch, factor):
+    batch.obs["obs"] *= factor
+    batch.next_obs["obs"] *= factor
+    return batch
+
+
+def _acted_again(d, batch):
+    out = d.policy.act(batch.obs, d.rng)
+    batch.continuous, batch.discrete, batch.log_prob = out.actions.continuous, out.actions.discrete, out.log_prob
+    return batch
+
+
+def test_rows_of_older_versions_are_normalised_with_their_own_statistics():
+    """One update holds rows of versions 1 and 2, whose statistics differ: each row has the inputs that its policy saw."""
+    d = driver_of(normalize=True, size=2)
+    d.update()  # warm-up, version 1
+    old, old_weights = rollout(d.policy, d.rng, [20]), d.trainer.policy_weights()
+    for _ in range(2):
+        d.trainer.process(rollout(d.policy, d.rng, TRAJECTORIES))
+    d.trainer.update()
+    d.publish()  # version 2
+    new, new_weights = rollout(d.policy, d.rng, [20]), d.trainer.policy_weights()
+    assert not np.array_equal(old_weights["normalizer/obs/mean"], new_weights["normalizer/obs/mean"])
+    rows = learnt_from(d.trainer)
+    for batch in (new, old):
+        d.trainer.process(batch)
+    d.trainer.update()
+    for part, batch, weights in ((rows[0].inputs[:20], new, new_weights), (rows[0].inputs[20:], old, old_weights)):
+        expected = np.clip((batch.obs["obs"] - weights["normalizer/obs/mean"]) / weights["normalizer/obs/std"], -5.0, 5.0)
+        np.testing.assert_allclose(part, expected, atol=1e-6)
+
+
+def test_statistics_count_every_row_once_and_are_refused_infinities():
+    """C53: the count is the rows consumed; an infinite observation is refused and leaves statistics and weights alone."""
+    d = driver_of(normalize=True)
+    for _ in range(3):
+        d.update()
+    assert d.trainer.state().scalars["normalizer_statistics/count"] == {"obs": 192}
+    before = d.trainer.state()
+    batch = rollout(d.policy, d.rng, [64])
+    batch.obs["obs"][5, 1] = np.inf
+    d.trainer.process(batch)
+    with pytest.raises((ValueError, FloatingPointError), match="finite"):
+        d.trainer.update()
+    after = d.trainer.state()
+    assert same_tensors({k: v for k, v in before.tensors.items() if "norm" in k}, {k: v for k, v in after.tensors.items() if "norm" in k})
+
+
+def test_kept_versions_cover_the_lag_and_no_more():
+    """Buffers of 40 rows and room for 100: rows may be two versions old; older statistics are dropped."""
+    d = driver_of(normalize=True)
+    for _ in range(10):
+        d.update()
+    assert d.trainer.state().tensors["normalizer_history/version"].tolist() == [8, 9, 10]
+
+
+class TestNormalizer(PPOContract):
+    """The contract with a normaliser, its warm-up behind it."""
+
+    action = BOX
+
+    def settings(self, **hyperparameters):
+        return settings_of(normalize=True, **hyperparameters)
+
+    def driver(self, seed=0, settings=None):
+        d = super().driver(seed, settings)
+        d.update()
+        # The contract counts from 0.
+        d.trainer.agent_steps = 0
+        return d
+
+    def test_begins_with_the_weights_of_another_run(self):
+        """Statistics come along, versions do not: those belong to the other run. No second warm-up."""
+        source, spec = self.driver(1), spec_of(self.action)
+        for _ in range(4):
+            source.update()
+        trainer = self.make(spec, self.settings(), 2)
+        trainer.load_weights(source.trainer.state())
+        assert same_tensors(trainer.policy_weights(), source.trainer.policy_weights())
+        d = Driver(trainer, spec, self.settings().network_settings)
+        assert "Losses/Policy Loss" in d.update()
+
+    def test_state_without_statistics_is_refused(self):
+        """C25: a checkpoint of a run without normaliser does not go on with an empty one."""
+        d = self.driver()
+        plain = trainer_of(d.spec, settings_of()).state()
+        for load in (d.trainer.load_state, d.trainer.load_weights):
+            with pytest.raises(ValueError, match=r"network_settings\.normalize: true"):
+                load(plain)
+
+
+# -- what it reports --------------------------------------------------------------------------------------------------
+
+
+def test_statistics_and_schedules():
+    """C24: rates follow agent steps: 64 of 128 steps are half way to the floors. The value estimate is the mean of fresh values."""
+    d = driver_of(max_steps=128, learning_rate=0.01, epsilon=0.2, beta=0.005)
+    rows = learnt_from(d.trainer)
+    stats = d.update()
+    assert stats["Policy/Learning Rate"] == pytest.approx(0.005, rel=1e-6)
+    assert stats["Policy/Epsilon"] == pytest.approx(0.15)
+    assert stats["Policy/Beta"] == pytest.approx(0.002505)
+    assert stats["Policy/Extrinsic Value Estimate"] == pytest.approx(float(rows[0].old_value.mean()))
+    assert stats["Policy/Entropy"] == pytest.approx(np.log(3), abs=0.05)
+    assert stats.keys() == {
+        "Losses/Policy Loss", "Losses/Value Loss", "Policy/Entropy", "Policy/KL Divergence", "Policy/Clip Fraction",
+        "Policy/Gradient Norm", "Policy/First Minibatch Ratio Error", "Policy/Learning Rate", "Policy/Epsilon", "Policy/Beta",
+        "Policy/Extrinsic Value Estimate", "Policy/Explained Variance",
+    }
+
+
+def test_update_that_breaks_keeps_the_trainer_as_it_was():
+    """C54: the error names what broke; weights, optimizer and counters are those of before."""
+    d = driver_of()
+    d.update()
+    before = d.trainer.state()
+    batch = rollout(d.policy, d.rng, [64])
+    batch.reward[7] = 1e30
+    d.trainer.process(batch)
+    with pytest.raises(FloatingPointError, match="value loss"):
+        d.trainer.update()
+    after = d.trainer.state()
+    assert same_tensors(before.tensors, after.tensors)
+    assert (after.scalars["updates"], after.scalars["policy_updates"]) == (before.scalars["updates"], before.scalars["policy_updates"])
+
+
+def test_critic_learns_time_limits_and_ends():
+    """C35 as learning: obs = step / 10, reward 1, 10 steps, γ 0.9: V(0) → 10 where episodes are truncated, 6.513 where they end."""
+    for end, expected, tolerance in ((TRUNCATED, 10.0, 0.5), (TERMINATED, 6.513, 0.3)):
+        d = driver_of(size=1, buffer_size=80, batch_size=40, num_epoch=20, value_clip=False, max_grad_norm=None, max_steps=10**9, lambd=0.95)
+        for _ in range(50):
+            batch = rollout(d.policy, d.rng, [10] * 8, [end] * 8, rewards=[1.0] * 80)
+            batch.obs["obs"][:, 0] = np.tile(np.arange(10), 8) / 10
+            batch.next_obs["obs"][:, 0] = 1.0
+            d.trainer.process(_acted_again(d, batch))
+            d.trainer.update()
+            d.publish()
+        assert float(d.trainer._program.values(np.zeros((1, 1), np.float32))[0, 0]) == pytest.approx(expected, abs=tolerance)
+
+
+def test_policy_weights_are_what_acting_needs():
+    d = driver_of(BOX, normalize=True)
+    assert {k: v.shape for k, v in d.trainer.policy_weights().items()} == policy_layout(d.spec, d.network)
+    policy_of(d.spec, d.network, d.trainer.policy_weights())
