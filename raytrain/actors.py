@@ -111,7 +111,7 @@ class _Worker(threading.Thread):
     def run(self) -> None:
         try:
             self._body()
-        except BaseException as error:  # kept and raised again by `check`
+        except BaseException as error:  # noqa: BLE001 - kept, and raised again by `check`
             self.error = error
 
     def check(self) -> None:
@@ -271,7 +271,7 @@ class _LoopActor:
     def _run(self) -> None:
         try:
             self._loop()
-        except Exception as error:  # reported by the next poll, with the user's own traceback first
+        except Exception as error:  # noqa: BLE001 - reported by the next poll
             self._fault = RunFault.of(self._name, error)
 
     def _join(self, timeout_s: float) -> bool:

@@ -256,7 +256,7 @@ def _probe(address: str) -> str:
         return f"it does not answer within {_PROBE_S:.0f} s ({error})"
     try:
         raw = ray._raylet.GcsClient(address=address).internal_kv_get(b"CLUSTER_METADATA", b"cluster", timeout=_PROBE_S)
-    except Exception as error:  # anything that answers there and is no Ray
+    except Exception as error:  # noqa: BLE001 - whatever answers there, it is no Ray
         return f"it does not answer like Ray ({type(error).__name__})"
     version = json.loads(raw).get("ray_version") if raw else None
     return "" if version == ray.__version__ else f"it runs Ray {version}, this is Ray {ray.__version__}"

@@ -195,7 +195,7 @@ class TrainerLoop:
         self._emit(Episodes(self.behavior, returns, lengths, step))
 
     def _is_ready(self) -> bool:
-        return not self.finished and self._trainer.is_ready() and self._credit.may_update(self.version)
+        return self._trainer.is_ready() and self._credit.may_update(self.version)
 
     def _learn(self) -> None:
         self._note_lag()

@@ -75,7 +75,7 @@ class PPOTrainer:
         if batch.action_mask is not None:
             raise ValueError("Expected trajectories without action masks, received some with: PPO does not learn from masked actions yet.")
         if batch.rows:
-            reward = self._scaler.scale(batch, manager) if self._scaler else batch.reward
+            reward = batch.reward if self._scaler is None else self._scaler.scale(batch, manager)
             self._rewards.append(reward * np.float32(self._settings.reward_signals.extrinsic.strength))
             self._held.append(batch)
             self.agent_steps += batch.rows

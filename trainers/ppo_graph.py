@@ -95,8 +95,9 @@ class PPOGraph:
     @classmethod
     def of(cls, spec: BehaviorSpec, network: NetworkSettings, settings: PPOHyperparameters, signals: tuple[str, ...]) -> PPOGraph:
         """The graph that `settings` ask for."""
+        inputs_as_given = network.model_copy(update={"normalize": False})  # they come normalised: it does not shape the programs
         return cls(
-            spec, network, signals, settings.batch_size, settings.shared_critic, settings.value_coef, settings.value_clip,
+            spec, inputs_as_given, signals, settings.batch_size, settings.shared_critic, settings.value_coef, settings.value_clip,
             settings.max_grad_norm, settings.adam_epsilon, settings.entropy_reduction,
         )
 
