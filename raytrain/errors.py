@@ -10,8 +10,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from envs.base import EnvFault
-
 
 @dataclass(frozen=True)
 class Problem:
@@ -96,6 +94,8 @@ class RunFault(RuntimeError):
         """What `component` died of, as the user should see it: their own traceback where their code raised, none where the
         environment was refused by one of our checks, and all of it for a defect of ours. Call it while `error` is handled.
         """
+        from envs.base import EnvFault  # not at the top: a configuration is refused without loading NumPy
+
         full = traceback.format_exc()
         return cls(f"{component}: {error}", error.user_traceback if isinstance(error, EnvFault) else full, full)
 
