@@ -13,12 +13,12 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from envs.base import BatchedEnv
-from envs.specs import DecisionSteps, Steps
+from envs.specs import Actions, DecisionSteps, Steps
 from raytrain.collector import Collector
 from raytrain.messages import Credit, Header, ManagerStatus
 from raytrain.queues import PolicySource, TrajectorySink
 from raytrain.timers import Timers
-from trainers.policy import Policy
+from trainers.policy import Policy, PolicyOutput
 
 MAX_ITEM_ROWS = 32_768
 """An item is shipped at the latest when it holds this many agent steps."""
@@ -128,8 +128,15 @@ class EnvManager:
         return True
 
     def _take_in(self, lane: _Lane, steps: Steps) -> None:
+        """Act first, book afterwards: while an environment waits for its action nothing else is done."""
         self._env_steps += steps.env_steps
-        collector, decision = lane.collector, steps.decision
+        collector, decision, output = lane.collector, steps.decision, None
+        if len(decision):
+            self._apply_newest(lane)
+            if lane.has_credit and not lane.held:
+                output = self._act(lane, decision)
+            else:  # the arrays are the env's until its next poll
+                lane.held.append(_copied(decision))
         with self.timers.section("collect"):
             had_finished = collector.finished_rows
             collector.record_terminals(steps.terminal)
@@ -138,21 +145,21 @@ class EnvManager:
                 self._close(lane, steps)
             if not had_finished and collector.finished_rows:
                 lane.oldest_finished_s = self._clock()
-        if not len(decision):
-            return
-        self._apply_newest(lane)
-        if lane.has_credit and not lane.held:
-            self._act(lane, decision)
-        else:  # the arrays are the env's until its next poll
-            lane.held.append(_copied(decision))
+            if output is not None:
+                self._book(lane, decision, output)
 
-    def _act(self, lane: _Lane, decision: DecisionSteps) -> None:
+    def _act(self, lane: _Lane, decision: DecisionSteps) -> PolicyOutput:
         with self.timers.section("act"):
             output = lane.policy.act(decision.obs, self._rng)
-        with self.timers.section("collect"):
-            lane.collector.record_actions(decision, output, lane.policy.version)
         with self.timers.section("env_step"):
-            self._env.act(lane.behavior, decision.agent_id, output.actions)
+            # A copy: the env may do what it likes with it, and the actions are recorded only after it has begun to step.
+            given = Actions(output.actions.continuous.copy(), output.actions.discrete.copy())
+            self._env.act(lane.behavior, decision.agent_id, given)
+        return output
+
+    def _book(self, lane: _Lane, decision: DecisionSteps, output: PolicyOutput) -> None:
+        """Record actions that were given, and close the round that is complete with them."""
+        lane.collector.record_actions(decision, output, lane.policy.version)
         lane.round_rows += len(decision)
         if lane.round_rows >= lane.credit.size(lane.round):
             lane.round += 1
@@ -176,7 +183,8 @@ class EnvManager:
 
     def _act_on_held(self, lane: _Lane) -> None:
         while lane.held and lane.has_credit:
-            self._act(lane, lane.held.pop(0))
+            decision = lane.held.pop(0)
+            self._book(lane, decision, self._act(lane, decision))
 
     # -- policy and credit -------------------------------------------------------------------------------------------
 

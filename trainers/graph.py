@@ -1,7 +1,7 @@
 """The forward pass of actor and critic in TensorFlow, over the same tensors and layers as the NumPy policy.
 
-The one place that imports TensorFlow first. Letters: ``M`` rows, ``I`` network inputs, ``U`` hidden units, ``C`` continuous dimensions,
-``B`` discrete branches, ``S`` reward signals.
+The one place that imports TensorFlow first. Letters: ``M`` rows, ``I`` network inputs, ``U`` hidden units, ``C`` continuous
+dimensions, ``B`` discrete branches, ``S`` reward signals.
 """
 
 from __future__ import annotations
@@ -41,10 +41,10 @@ def head(parameters: Parameters, features: tf.Tensor, layer: Dense) -> tf.Tensor
 
 @tf.custom_gradient
 def _narrow_product(x: tf.Tensor, kernel: tf.Tensor) -> tuple[tf.Tensor, Callable[[tf.Tensor], tuple[tf.Tensor, tf.Tensor]]]:
-    """``x @ kernel`` for a kernel of a few columns: the same numbers, 5 to 9 % off a whole update of a 2 × 64 network on a CPU.
+    """``x @ kernel`` for a kernel of a few columns: on a CPU about 5 % off a whole update of a 2 × 64 network.
 
-    The compiler's matrix products are slow on narrow matrices. As a sum of outer products the gradient of `x` joins the loop that follows,
-    and that of the kernel is faster the other way round.
+    The compiler's matrix products are slow on narrow matrices. As a sum of outer products the gradient of `x` joins the loop
+    that follows, and that of the kernel is faster the other way round.
     """
 
     def gradients(upstream: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
@@ -85,7 +85,8 @@ def log_prob_and_entropy(
         entropies.append(tf.fill([tf.shape(features)[0]], tf.reduce_sum(log_std + HALF_LOG_2PI + 0.5)))
     for b, layer in enumerate(heads):
         log_p = tf.nn.log_softmax(head(parameters, features, layer))
-        chosen = tf.one_hot(discrete[:, b], layer.outputs)  # a product: faster than a gather of one element per row, and its gradient
+        # A product: faster than a gather of one element per row, and its gradient.
+        chosen = tf.one_hot(discrete[:, b], layer.outputs)
         log_probs.append(tf.reduce_sum(log_p * chosen, axis=1))
         entropies.append(-tf.reduce_sum(tf.exp(log_p) * log_p, axis=1))
     entropy = tf.add_n(entropies)

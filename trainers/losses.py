@@ -1,7 +1,7 @@
 """PPO's losses as pure functions of TensorFlow tensors. Letters: ``M`` rows of a minibatch, ``S`` reward signals.
 
-Every mean is ``Σ weight · x`` with weights that are 0 for padding and sum to 1 over real rows, so what lies in the padding never matters,
-neither for a loss nor for its gradient.
+Every mean is ``Σ weight · x`` with weights that are 0 for padding and sum to 1 over real rows, so what lies in the padding
+never matters, neither for a loss nor for its gradient.
 """
 
 from __future__ import annotations
@@ -46,13 +46,16 @@ def clipped_surrogate_loss(ratio: tf.Tensor, advantage: tf.Tensor, clip_ratio: t
     return -weighted_sum(weight, tf.minimum(ratio * advantage, clipped * advantage))
 
 
-def value_loss(value: tf.Tensor, old_value: tf.Tensor, target: tf.Tensor, clip_range: tf.Tensor | None, weight: tf.Tensor) -> tf.Tensor:
+def value_loss(
+    value: tf.Tensor, old_value: tf.Tensor, target: tf.Tensor, clip_range: tf.Tensor | None, weight: tf.Tensor
+) -> tf.Tensor:
     """Squared error of the value estimates: mean over signals of ``E[max((V − R)², (V_clip − R)²)]``, a scalar.
 
-    ``V_clip = V_old + clip(V − V_old, −ε, ε)`` with the estimates of before the update as V_old; ``E[(V − R)²]`` when `clip_range` is None.
+    ``V_clip = V_old + clip(V − V_old, −ε, ε)`` with the estimates of before the update as V_old; ``E[(V − R)²]`` when
+    `clip_range` is None.
 
-    Source: Huang et al. 2022, https://iclr-blog-track.github.io/2022/03/25/ppo-implementation-details/, detail 9, without its factor
-    of one half, as in ML-Agents: ``value_coef`` has it.
+    Source: Huang et al. 2022, https://iclr-blog-track.github.io/2022/03/25/ppo-implementation-details/, detail 9, without its
+    factor of one half, as in ML-Agents: ``value_coef`` has it.
 
     Args:
         value: float32 ``[M, S]``, V.

@@ -1,7 +1,7 @@
 """Adam and gradient clipping as pure functions of one tensor that holds all parameters. Letter: ``P`` parameters.
 
-One flat vector instead of a tensor per layer makes the optimizer step one loop for the compiler: 8 % faster updates of small networks,
-and half the compilation time.
+One flat vector instead of a tensor per layer makes the optimizer step one loop for the compiler: updates of a 2 × 64 network are
+about 8 % faster, and compile in two thirds of the time.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ def adam(
 ) -> tuple[tf.Tensor, AdamState]:
     """One step: m ← β₁m + (1 − β₁)g, v ← β₂v + (1 − β₂)g², θ ← θ − α·m̂/(√v̂ + ε) with m̂ = m/(1 − β₁ᵗ) and v̂ = v/(1 − β₂ᵗ).
 
-    Source: Kingma & Ba 2015, https://arxiv.org/abs/1412.6980, algorithm 1. (Keras adds ε to √v before the correction: a larger ε in the
-    first steps.)
+    Source: Kingma & Ba 2015, https://arxiv.org/abs/1412.6980, algorithm 1. (Keras adds ε to √v before the correction: a larger
+    ε in the first steps.)
 
     Args:
         parameters: float32 ``[P]``, θ.

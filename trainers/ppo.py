@@ -14,7 +14,7 @@ import numpy as np
 
 from envs.specs import BehaviorSpec, Observations
 from trainers.networks import network_inputs, normalizer_names
-from trainers.normalizer import NormalizerHistory
+from trainers.normalizer import NormalizerHistory, check_finite
 from trainers.ppo_update import Coefficients, PPOProgram, PPORows, UpdateResult
 from trainers.returns import explained_variance, generalized_advantages, normalize_advantages
 from trainers.reward_scaling import RewardScaler
@@ -29,18 +29,19 @@ _WARM_UP_ROWS = 1_000  # agent steps at most that only initialise the normaliser
 class PPOTrainer:
     """PPO for one behavior. See `trainers.trainer.Trainer` for the methods' contract.
 
-    An update starts at ``buffer_size`` rows or more and uses every row held; nothing is carried over to the next. Values, advantages and
-    value targets are computed then, with the critic as it is, and advantages normalised over the whole buffer.
+    An update starts at ``buffer_size`` rows or more and uses every row held; nothing is carried over to the next. Values,
+    advantages and value targets are computed then, with the critic as it is, and advantages normalised over the whole buffer.
 
-    With ``normalize``, every network sees the same normalised observations, each row with the statistics it was acted with; its rows are
-    merged into the statistics after an update. The first ``min(buffer_size, 1,000)`` rows only initialise them: `is_ready` is true as soon
-    as they are there, and that `update` learns nothing, leaves ``updates`` and ``policy_updates`` as they are and returns the number of
-    rows as ``Policy/Warm-up Rows``. The statistics are then in `policy_weights` and ought to be published like any others.
+    With ``normalize``, every network sees the same normalised observations, each row with the statistics it was acted with; its
+    rows are merged into the statistics after an update. The first ``min(buffer_size, 1,000)`` rows only initialise them:
+    `is_ready` is true as soon as they are there, and that `update` learns nothing, leaves ``updates`` and ``policy_updates`` as
+    they are and returns the number of rows as ``Policy/Warm-up Rows``. The statistics are then in `policy_weights` and ought to
+    be published like any others.
 
     Args:
         seed: branch of the seed tree for minibatch shuffles.
-        max_rows: most rows an update is expected to hold: (1 + ``max_policy_lag``) · ``buffer_size`` and some slack. A larger one makes
-            the capacity grow, which compiles anew. No row may be older than max_rows / ``buffer_size`` versions.
+        max_rows: most rows an update is expected to hold: (1 + ``max_policy_lag``) · ``buffer_size`` and some slack. A larger
+            one makes the capacity grow, which compiles anew. No row may be older than max_rows / ``buffer_size`` versions.
         weights: tensors of actor and critic to begin with, as `trainers.networks.initial_weights` makes them.
     """
 
@@ -49,7 +50,9 @@ class PPOTrainer:
     ) -> None:
         self._spec, self._settings, self._hyper = spec, settings, settings.hyperparameters
         self._signals = dict(settings.reward_signals)
-        self._program = PPOProgram(spec, settings.network_settings, self._hyper, list(self._signals), max_rows, _networks(weights))
+        self._program = PPOProgram(
+            spec, settings.network_settings, self._hyper, list(self._signals), max_rows, _networks(weights)
+        )
         self._schedules = ppo_schedules(self._hyper, settings.max_steps)
         self._normalizer = NormalizerHistory(spec) if settings.network_settings.normalize else None
         self._versions_kept = max_rows // self._hyper.buffer_size + 1
@@ -72,8 +75,18 @@ class PPOTrainer:
         return sum(batch.rows for batch in self._held)
 
     def process(self, batch: TrajectoryBatch, manager: str = "") -> dict[str, float]:
+        """See `Trainer.process`.
+
+        Raises:
+            ValueError: an observation or reward is not finite (a normaliser would clip infinity and hide it), or actions were
+                masked; then nothing has changed.
+        """
         if batch.action_mask is not None:
-            raise ValueError("Expected trajectories without action masks, received some with: PPO does not learn from masked actions yet.")
+            raise ValueError("Expected trajectories without action masks, received some with; PPO cannot learn from those.")
+        for where, obs in (("observations", batch.obs), ("next observations", batch.next_obs)):
+            for name, x in obs.items():
+                check_finite(x, f"{where} '{name}' from {manager or 'a manager'}")
+        check_finite(batch.reward, f"rewards from {manager or 'a manager'}")
         if batch.rows:
             reward = batch.reward if self._scaler is None else self._scaler.scale(batch, manager)
             self._rewards.append(reward * np.float32(self._settings.reward_signals.extrinsic.strength))
@@ -103,7 +116,9 @@ class PPOTrainer:
         self._held, self._rewards, self._warm = [], [], True
         return stats
 
-    def _learn(self, batch: TrajectoryBatch, rewards: dict[str, np.ndarray], between_chunks: Callable[[], None]) -> dict[str, float]:
+    def _learn(
+        self, batch: TrajectoryBatch, rewards: dict[str, np.ndarray], between_chunks: Callable[[], None]
+    ) -> dict[str, float]:
         inputs, value, advantage, target = self._targets(batch, rewards)
         if self._hyper.normalize_advantages:
             advantage = normalize_advantages(advantage)
@@ -115,7 +130,7 @@ class PPOTrainer:
         return self._statistics(rows, now, result)
 
     def _targets(self, batch: TrajectoryBatch, rewards: dict[str, np.ndarray]) -> tuple[np.ndarray, ...]:
-        """Network inputs ``[N, I]``, values ``[N, S]``, advantages ``[N]`` (summed over signals), value targets ``[N, S]``; float32."""
+        """Network inputs ``[N, I]``, values ``[N, S]``, advantages ``[N]`` (summed over signals), targets ``[N, S]``; float32."""
         last = batch.starts + batch.length - 1
         inputs = self._inputs(batch.obs, batch.version)
         after = self._inputs(batch.next_obs, batch.version[last])

@@ -1,9 +1,10 @@
 """PPO's programs: all epochs and minibatches of an update, and the value estimates of many rows, as pure functions of tensors.
 
-Everything has static shapes: rows are padded to a capacity, how many there are is a run-time value. All parameters are one flat vector.
+Everything has static shapes: rows are padded to a capacity, how many there are is a run-time value. All parameters are one flat
+vector.
 
-Letters: ``N`` rows of a buffer (capacity included), ``M`` rows of a minibatch (``batch_size``), ``E`` epochs, ``D`` packed columns, ``P``
-parameters of all networks, ``I``, ``C``, ``B``, ``S`` as in `trainers.graph`.
+Letters: ``N`` rows of a buffer (capacity included), ``M`` rows of a minibatch (``batch_size``), ``E`` epochs, ``D`` packed
+columns, ``P`` parameters of all networks, ``I``, ``C``, ``B``, ``S`` as in `trainers.graph`.
 """
 
 from __future__ import annotations
@@ -104,7 +105,8 @@ class PPOGraph:
     @property
     def layout(self) -> Layout:
         """Names and shapes of the tensors in the flat vector, in its order."""
-        return {**actor_layout(self.spec, self.network), **critic_layout(self.spec, self.network, self.signals, self.shared_critic)}
+        critic = critic_layout(self.spec, self.network, self.signals, self.shared_critic)
+        return {**actor_layout(self.spec, self.network), **critic}
 
     @property
     def columns(self) -> dict[str, int]:
@@ -118,7 +120,7 @@ class PPOGraph:
     # -- an update ---------------------------------------------------------------------------------------------------
 
     def learn(self, progress: Progress, minibatches: Minibatches, end: tf.Tensor) -> Progress:
-        """Learn from the minibatches of all epochs from number ``progress.done`` up to `end`, or to an epoch above the KL limit."""
+        """Learn from minibatches ``progress.done`` … `end` − 1 of all epochs, or up to the end of an epoch above the KL limit."""
         def goes_on(progress: Progress) -> tf.Tensor:
             return (progress.done < end) & ~progress.stopped
 
@@ -158,7 +160,8 @@ class PPOGraph:
         size, longer = minibatches.rows // minibatches.count, minibatches.rows % minibatches.count
         first = j * size + tf.minimum(j, longer)
         size += tf.cast(j < longer, tf.int32)
-        # Not tf.slice: XLA takes what its begin depends on (rows, count) for constants, and would compile anew for every number of rows.
+        # Not tf.slice: XLA takes what its begin depends on (rows, count) for constants and would compile anew for every
+        # number of rows (tests/trainers/test_ppo_update.py: test_no_input_is_a_constant_of_the_compiled_program).
         first += epoch * minibatches.order.shape[1]
         index = tf.gather(tf.reshape(minibatches.order, [-1]), first + tf.range(self.batch_size))
         real = tf.range(self.batch_size) < size
@@ -168,7 +171,8 @@ class PPOGraph:
         self, named: graph.Parameters, minibatch: tf.Tensor, weight: tf.Tensor, clip_ratio: tf.Tensor, entropy_coef: tf.Tensor
     ) -> tuple[tf.Tensor, tuple[tf.Tensor, ...], tf.Tensor]:
         """policy loss + ``value_coef`` · value loss − β · entropy; the first five of `STATISTICS`; the largest |ratio − 1|."""
-        inputs, continuous, discrete, old_log_prob, advantage, target, old_value = tf.split(minibatch, list(self.columns.values()), axis=1)
+        columns = tf.split(minibatch, list(self.columns.values()), axis=1)
+        inputs, continuous, discrete, old_log_prob, advantage, target, old_value = columns
         features = graph.body(named, inputs, body_layers(self.spec, self.network, "actor"), self.network.activation)
         log_prob, entropy = graph.log_prob_and_entropy(
             named, features, self.spec, self.network, continuous, tf.cast(discrete, tf.int32), self.entropy_reduction
@@ -186,11 +190,12 @@ class PPOGraph:
     # -- values ------------------------------------------------------------------------------------------------------
 
     def values(self, parameters: tf.Tensor, blocks: tf.Tensor, count: tf.Tensor) -> tf.Tensor:
-        """Value estimates of the first `count` blocks of inputs: ``[K, VALUE_BLOCK, I]`` -> ``[K · VALUE_BLOCK, S]``, 0 in the others."""
+        """Value estimates of the first `count` blocks of inputs ``[K, VALUE_BLOCK, I]``: ``[K · VALUE_BLOCK, S]``."""
         named = self._named(self._tensors(parameters))
 
         def one_more(i: tf.Tensor, out: tf.TensorArray) -> tuple[tf.Tensor, tf.TensorArray]:
-            return i + 1, out.write(i, graph.values(named, tf.gather(blocks, i), self.spec, self.network, self.signals, self.shared_critic))
+            value = graph.values(named, tf.gather(blocks, i), self.spec, self.network, self.signals, self.shared_critic)
+            return i + 1, out.write(i, value)
 
         out = tf.TensorArray(tf.float32, size=blocks.shape[0], element_shape=(VALUE_BLOCK, len(self.signals)))
         out = tf.while_loop(lambda i, _: i < count, one_more, (tf.constant(0), out))[1]

@@ -161,13 +161,14 @@ class PPOProgram:
         return np.concatenate(parts)
 
     def update(
-        self, rows: PPORows, coefficients: Coefficients, rng: np.random.Generator, between_chunks: Callable[[], None] = lambda: None
+        self, rows: PPORows, coefficients: Coefficients, rng: np.random.Generator,
+        between_chunks: Callable[[], None] = lambda: None,
     ) -> UpdateResult:
         """All epochs over `rows`, in chunks of about a second whose sizes change nothing in the result.
 
-        Every epoch is a fresh permutation, cut into ceil(N / batch_size) minibatches whose sizes differ by at most one. After an epoch
-        whose mean approximate KL divergence is above ``target_kl`` no other begins. Parameters and Adam's state move at the end, together,
-        and only if everything is finite.
+        Every epoch is a fresh permutation, cut into ceil(N / batch_size) minibatches whose sizes differ by at most one. After
+        an epoch whose mean approximate KL divergence is above ``target_kl`` no other begins. Parameters and Adam's state move
+        at the end, together, and only if everything is finite.
 
         Raises:
             FloatingPointError: a loss or a weight is not finite.
@@ -224,7 +225,7 @@ class PPOProgram:
             columns = {field.name.replace("_", " "): getattr(rows, field.name) for field in fields(PPORows)}
             extremes = ", ".join(f"{name} {x.min():.4g} … {x.max():.4g}" for name, x in columns.items() if x.size)
             raise FloatingPointError(
-                f"Expected finite losses and weights after an update of {len(rows)} rows, received others for {', '.join(broken)}. "
+                f"Expected finite losses and weights from an update of {len(rows)} rows, received others: {', '.join(broken)}. "
                 f"The weights from before it are kept. The rows held: {extremes}. Look for huge rewards or observations "
                 "(network_settings.normalize, hyperparameters.reward_scaling), or lower learning_rate."
             )

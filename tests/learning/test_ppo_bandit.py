@@ -1,7 +1,7 @@
 """PPO learns tiny tasks without any environment code: the NumPy policy acts, `PPOTrainer` learns, in lock-step.
 
-Bandit: the observation is one of three contexts (one-hot), an episode one step, and the reward 1 for the right action. TwoSteps: the
-first action is rewarded only after the second step, whose observation tells nothing of it.
+Bandit: the observation is one of three contexts (one-hot), an episode one step, and the reward 1 for the right action.
+TwoSteps: the first action is rewarded only after the second step, whose observation tells nothing of it.
 """
 
 from __future__ import annotations
@@ -87,7 +87,8 @@ def learn(world, updates: int, seed: int = 0, network: dict | None = None, **hyp
     spec = BehaviorSpec((ObservationSpec("obs", (3,)),), SPACES[world.kind])
     settings = BehaviorSettings.model_validate({
         "hyperparameters": {
-            "buffer_size": ROWS, "batch_size": 128, "learning_rate": 0.01, "num_epoch": 4, "beta": 0.001, "initial_std": 0.5, **hyper,
+            "buffer_size": ROWS, "batch_size": 128, "learning_rate": 0.01, "num_epoch": 4, "beta": 0.001, "initial_std": 0.5,
+            **hyper,
         },
         "network_settings": {"hidden_units": 16, "num_layers": 1, "activation": "tanh", **(network or {})},
         "max_steps": 10**9,
@@ -95,7 +96,8 @@ def learn(world, updates: int, seed: int = 0, network: dict | None = None, **hyp
     rng = np.random.default_rng(seed)
     ours = settings.hyperparameters
     weights = initial_weights(spec, settings.network_settings, rng, ours.initial_std, shared_critic=ours.shared_critic)
-    trainer, policy = PPOTrainer(spec, settings, np.random.SeedSequence(seed), ROWS, weights), Policy(spec, settings.network_settings)
+    trainer = PPOTrainer(spec, settings, np.random.SeedSequence(seed), ROWS, weights)
+    policy = Policy(spec, settings.network_settings)
     for version in range(updates):
         trainer.published(version)
         policy.set_weights(trainer.policy_weights(), version)
@@ -146,7 +148,8 @@ def test_without_advantages_over_steps_or_a_critic_there_is_no_credit():
 
 @pytest.mark.learning
 @pytest.mark.parametrize("hyper", [
-    {"shared_critic": True}, {"reward_scaling": True}, {"target_kl": 0.02, "num_epoch": 10}, {"value_clip": False, "max_grad_norm": None},
+    {"shared_critic": True}, {"reward_scaling": True}, {"target_kl": 0.02, "num_epoch": 10},
+    {"value_clip": False, "max_grad_norm": None},
     {"normalize_advantages": False, "learning_rate": 0.02}, {"entropy_reduction": "mean"},
 ], ids=lambda hyper: next(iter(hyper)))
 def test_learns_with_every_option(hyper):

@@ -35,7 +35,7 @@ def rollout(
     policy: Policy, rng: np.random.Generator, lengths: Sequence[int], ends: Sequence[int] | None = None, scale: float = 1.0,
     rewards: Sequence[float] | None = None,
 ) -> TrajectoryBatch:
-    """Trajectories of `lengths` with random observations (standard normal times `scale`), each of an agent and episode of its own.
+    """Trajectories of `lengths` with random observations (normal, times `scale`), each of an agent and episode of its own.
 
     Args:
         ends: how each trajectory ends; terminated, truncated and cut in turn when None.

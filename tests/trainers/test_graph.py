@@ -77,7 +77,8 @@ def test_values_agree_with_numpy(shared_critic):
 def test_narrow_heads_have_the_gradient_of_a_matrix_product(outputs):
     """The hand-written gradient of narrow layers, and the ordinary one of wider layers, in float32."""
     rng = np.random.default_rng(outputs)
-    x, kernel, bias, seed = (tf.constant(rng.standard_normal(s), tf.float32) for s in ((20, 6), (6, outputs), (outputs,), (20, outputs)))
+    shapes = ((20, 6), (6, outputs), (outputs,), (20, outputs))
+    x, kernel, bias, seed = (tf.constant(rng.standard_normal(shape), tf.float32) for shape in shapes)
     layer = graph.Dense("head", 6, outputs, 1.0)
     with tf.GradientTape(persistent=True) as tape:
         tape.watch([x, kernel, bias])

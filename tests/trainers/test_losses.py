@@ -102,7 +102,8 @@ def test_kl_estimate_is_never_negative_and_0_for_equal_policies():
 def test_padding_counts_nothing_in_losses_and_gradients(padding):
     """C43, C67: whatever sits in rows of weight 0, losses are the same to the bit and gradients there are 0."""
     rng = np.random.default_rng(2)
-    columns = {name: rng.standard_normal(8).astype(np.float32) for name in ("new", "old", "advantage", "value", "old_value", "target")}
+    names = ("new", "old", "advantage", "value", "old_value", "target")
+    columns = {name: rng.standard_normal(8).astype(np.float32) for name in names}
 
     def run(x: dict[str, np.ndarray], weight: np.ndarray):
         t = {name: tf.constant(column) for name, column in x.items()}

@@ -35,7 +35,7 @@ def rows_of(program: PPOProgram, n: int, action=DISCRETE, seed=0) -> PPORows:
 
 
 def slow_update(program: PPOProgram, rows: PPORows, rng: np.random.Generator, batch_size: int, epochs: int):
-    """One epoch and minibatch after the other with Python loops, eager gradients and Adam in float64. Discrete actions, one branch."""
+    """One epoch and minibatch after the other with Python loops, eager gradients and Adam in float64. One discrete branch."""
     theta = {name: w.astype(np.float64) for name, w in program.weights().items()}
     m, v, sums, t = {k: 0.0 for k in theta}, {k: 0.0 for k in theta}, np.zeros(len(STATISTICS)), 0
     for order in [rng.permutation(len(rows)) for _ in range(epochs)]:
@@ -71,7 +71,7 @@ def slow_update(program: PPOProgram, rows: PPORows, rng: np.random.Generator, ba
 
 @pytest.mark.parametrize(("rows", "minibatches"), [(64, 4), (65, 5), (50, 4), (3, 1)])
 def test_agrees_with_a_slow_update(rows, minibatches):
-    """C43, C88: ceil(N / batch_size) minibatches of nearly equal size, every row once an epoch; 65 rows make 13 · 5, not 64 + 1."""
+    """C43, C88: ceil(N / batch_size) minibatches of nearly equal size, every row once an epoch: 65 rows make 5 · 13."""
     program = program_of()
     batch = rows_of(program, rows)
     expected, means, steps = slow_update(program, batch, np.random.default_rng(9), 16, epochs=3)
