@@ -36,12 +36,12 @@ class PolicyOutput:
     Attributes:
         actions: policy-space actions; the continuous part is not clipped.
         log_prob: float32 ``[n]``, joint log-probability (density) of the actions.
-        entropy: float32 ``[n]``, joint entropy of the distribution they come from (nats).
+        entropy: float32 ``[n]``, joint entropy of the distribution they come from (nats); None when not asked for.
     """
 
     actions: Actions
     log_prob: np.ndarray
-    entropy: np.ndarray
+    entropy: np.ndarray | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,6 +114,7 @@ class Policy:
         rng: np.random.Generator,
         deterministic: bool = False,
         action_mask: tuple[np.ndarray, ...] | None = None,
+        with_entropy: bool = True,
     ) -> PolicyOutput:
         """Actions of `n` agents. An agent's distribution does not depend on the other rows.
 
@@ -122,6 +123,7 @@ class Policy:
             rng: source of the samples; not used when deterministic.
             deterministic: the mean of the continuous part and the most likely choice of each branch instead of a sample.
             action_mask: per branch bool ``[n, choices]``, True = allowed; None when nothing is masked.
+            with_entropy: also work out the entropy; an env manager, which has no use for it, saves a tenth of the call.
 
         Raises:
             ValueError: observations or masks of a wrong name or shape, or a row without an allowed action.
@@ -138,14 +140,16 @@ class Policy:
             gaussian = DiagonalGaussian(heads[:size].T, active.log_std)
             continuous = gaussian.mode() if deterministic else gaussian.sample(rng)
             log_probs.append(gaussian.log_prob(continuous))
-            entropies.append(gaussian.entropy())
+            if with_entropy:
+                entropies.append(gaussian.entropy())
         discrete = np.empty((n, len(self.spec.action.discrete_branches)), np.int32)
         for b, branch in enumerate(self._branches(heads[size:], action_mask)):
             choice = branch.mode() if deterministic else branch.sample(rng)
             discrete[:, b] = choice
             log_probs.append(branch.log_prob(choice))
-            entropies.append(branch.entropy())
-        return PolicyOutput(Actions(continuous, discrete), joint(log_probs, n), joint(entropies, n))
+            if with_entropy:
+                entropies.append(branch.entropy())
+        return PolicyOutput(Actions(continuous, discrete), joint(log_probs, n), joint(entropies, n) if with_entropy else None)
 
     def _branches(self, logits: np.ndarray, action_mask: tuple[np.ndarray, ...] | None) -> list[Categorical]:
         sizes = self.spec.action.discrete_branches

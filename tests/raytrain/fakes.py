@@ -163,7 +163,7 @@ class FakePolicy:
         self._weights, self.version = weights, version
         self.applied.append(version)
 
-    def act(self, obs: dict[str, np.ndarray], rng: np.random.Generator) -> PolicyOutput:
+    def act(self, obs: dict[str, np.ndarray], rng: np.random.Generator, with_entropy: bool = True) -> PolicyOutput:
         values = np.concatenate([w.ravel() for w in self._weights.values()])
         assert (values == self.version).all(), f"version {self.version} acts with weights {values}"
         _, episode, step = obs["obs"].T
