@@ -45,11 +45,9 @@ class Exchange(_QueueActor):
         self._consumer = ""
         self._message: PolicyMessage | None = None
         self._published = asyncio.Event()
-        self._operations = 0
 
     async def offer(self, item: Any, timeout_s: float) -> bool:
         """Put `item`; False when the queue stayed full."""
-        self._operations += 1
         try:
             await self.put(item, timeout_s)
         except Full:
@@ -59,7 +57,6 @@ class Exchange(_QueueActor):
 
     async def take(self, consumer: str, received: int, limit: int, timeout_s: float) -> tuple[list[tuple[int, Any]], int]:
         """Up to `limit` numbered items, waiting for the first one, and how many still wait; forgets those up to number `received`."""
-        self._operations += 1
         while self._handed_out and self._handed_out[0][0] <= received:
             self._handed_out.popleft()
         is_new, self._consumer = consumer != self._consumer, consumer
@@ -71,6 +68,8 @@ class Exchange(_QueueActor):
                 await asyncio.wait_for(self._arrived.wait(), timeout_s)
             except TimeoutError:
                 return [], 0
+            if consumer != self._consumer:  # another one took over during the wait: the items are its own
+                return [], self.qsize()
         fresh = []
         while len(fresh) < limit and not self.empty():
             self._number += 1
@@ -93,10 +92,6 @@ class Exchange(_QueueActor):
             except TimeoutError:
                 return None
         return self._message
-
-    async def operations(self) -> int:
-        """Queue operations so far."""
-        return self._operations
 
 
 class _Worker(threading.Thread):
@@ -126,6 +121,8 @@ class RemoteSink:
         self._exchange = exchange
         self._stopping = stopping
         self._handoff: queue.Queue[Item] = queue.Queue(maxsize=1)
+        self.sent: dict[str, int] = {}
+        """Behavior -> agent steps that are in the queue or were taken from it."""
         self._worker = _Worker("ship", self._ship)
 
     def put(self, header: Header, batch: TrajectoryBatch, timeout_s: float) -> bool:
@@ -150,6 +147,7 @@ class RemoteSink:
             while not ray.get(self._exchange.offer.remote(item, _SLICE_S), timeout=CALL_TIMEOUT_S):
                 if self._stopping.is_set():
                     return
+            self.sent[header.behavior] = header.agent_steps
             self._handoff.task_done()
 
 
@@ -165,10 +163,10 @@ class RemoteSource:
         self._worker = _Worker("fetch", self._fetch)
 
     def waiting(self) -> int:
-        self._worker.check()
         return len(self._items) + self._queued
 
     def take(self) -> Item | None:
+        self._worker.check()
         with self._changed:
             if not self._items:
                 return None
@@ -244,7 +242,7 @@ class RemotePolicySink:
         self._last = self._exchange.publish.remote(message)
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class Report:
     """An actor's answer to `poll`: its status, the trainer's events, and what its loop died of."""
 
@@ -284,15 +282,6 @@ class _LoopActor:
         """The component's timer tree."""
         return self._component.timers.tree() if self._component is not None else {}
 
-    def process(self) -> dict[str, Any]:
-        """Process id, unique memory in MiB, and which of the heavy libraries are loaded."""
-        import sys
-
-        import psutil
-
-        info = psutil.Process().memory_full_info()
-        return {"pid": os.getpid(), "uss_mib": info.uss / 2**20, "tensorflow": "tensorflow" in sys.modules}
-
 
 class EnvManagerActor(_LoopActor):
     """An env manager on Ray."""
@@ -327,9 +316,12 @@ class EnvManagerActor(_LoopActor):
     def stop(self, timeout_s: float) -> Report:
         """End the loop, close the environments, and put what was shipped into the queue."""
         self._join(timeout_s)
-        if self._component is not None:
-            self._sink.flush(1.0)
-        return self.poll()
+        if self._component is None:
+            return self.poll()
+        self._sink.flush(1.0)
+        report = self.poll()
+        unshipped = {b: n - self._sink.sent.get(b, 0) for b, n in report.status.produced.items()}
+        return replace(report, status=replace(report.status, unshipped=unshipped))
 
 
 class TrainerActor(_LoopActor):
@@ -352,13 +344,11 @@ class TrainerActor(_LoopActor):
         loop = self._component
         return Report(loop.status() if loop else None, loop.drain_events() if loop else [], self._fault)
 
-    def save(self) -> None:
-        """Ask for a checkpoint; it comes as an event."""
-        if self._component is not None:
-            self._component.request_save()
-
     def stop(self, timeout_s: float) -> Report:
-        """End the loop after the update it is in, with a last checkpoint among the events."""
+        """End the loop after the update it is in, with a last checkpoint among the events.
+
+        Without an end within `timeout_s` the report has no checkpoint; ask again.
+        """
         if self._join(timeout_s) and self._fault is None and self._component is not None:
             self._component.finish()
         return self.poll()

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -25,12 +26,14 @@ class News:
         trainer: the trainer's status; None while it starts.
         managers: status of the env managers that have one.
         starting: what is still starting, for people.
+        fault: what the trainer died of while everything was being stopped.
     """
 
     events: list[Any] = field(default_factory=list)
     trainer: TrainerStatus | None = None
     managers: list[ManagerStatus] = field(default_factory=list)
     starting: list[str] = field(default_factory=list)
+    fault: RunFault | None = None
 
 
 class Backend(Protocol):
@@ -42,17 +45,18 @@ class Backend(Protocol):
     def poll(self, timeout_s: float) -> News:
         """News, waiting up to `timeout_s` for some."""
 
-    def save(self) -> None:
-        """Ask the trainer for a checkpoint; it comes as an event."""
-
-    def manager_states(self) -> list[dict]:
-        """Random-number state of each env manager, for a checkpoint."""
+    def manager_states(self) -> dict[str, dict]:
+        """Random-number state of each env manager by name, for a checkpoint; the last known one of those that do not answer."""
 
     def timers(self) -> dict[str, dict]:
         """Timer trees by component."""
 
-    def stop(self, timeout_s: float) -> News:
-        """Stop env managers, then the trainer with a last checkpoint; the last news. Ends everything it started."""
+    def stop(self, keep_waiting: Callable[[], bool]) -> News:
+        """Stop env managers, then the trainer with a last checkpoint; the last news. Ends everything it started.
+
+        Args:
+            keep_waiting: asked about every second while the trainer is in its last update; False gives up on it.
+        """
 
 
 class LocalBackend:
@@ -80,9 +84,11 @@ class LocalBackend:
 
     def poll(self, timeout_s: float) -> News:
         with self._faults():
+            deadline = time.monotonic() + timeout_s
             for manager in self._managers:
                 while manager.advance(0.0):
-                    pass
+                    if time.monotonic() > deadline:  # a slow env: the rest of the round next time, nothing else depends on it
+                        return self._news()
             self._loop.advance(0.0)
         return self._news()
 
@@ -93,22 +99,19 @@ class LocalBackend:
         except Exception as error:
             raise RunFault.of("local run", error) from error
 
-    def save(self) -> None:
-        self._loop.request_save()
-
-    def manager_states(self) -> list[dict]:
-        return [m.state() for m in self._managers]
+    def manager_states(self) -> dict[str, dict]:
+        return {m.name: m.state() for m in self._managers}
 
     def timers(self) -> dict[str, dict]:
         return {"trainer": self._loop.timers.tree(), **{m.name: m.timers.tree() for m in self._managers}}
 
-    def stop(self, timeout_s: float) -> News:
-        for manager in self._managers:
-            manager.close()
-        if self._loop is None:  # it never got going
-            return News()
-        self._loop.finish()
-        return self._news()
+    def stop(self, keep_waiting: Callable[[], bool]) -> News:
+        if self._loop is not None:  # otherwise it never got going
+            self._loop.finish()
+        with self._faults():
+            for manager in self._managers:
+                manager.close()
+        return self._news() if self._loop is not None else News()
 
     def _news(self) -> News:
         return News(self._loop.drain_events(), self._loop.status(), [m.status() for m in self._managers])

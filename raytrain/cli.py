@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import shlex
+import shutil
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -16,8 +17,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = _parser().parse_args(given)
     try:
         return options.run(options)
-    except KeyboardInterrupt:  # before the run took over: nothing has been started that could be saved
-        print("\ninterrupted before training began; nothing was saved", file=sys.stderr)
+    except KeyboardInterrupt:  # before the run took over, or after it had saved and ended
+        print("\ninterrupted", file=sys.stderr)
         return 130
 
 
@@ -104,11 +105,11 @@ def _command(options: argparse.Namespace) -> str:
     """This command line without the flags that are about the run's id and whether it is new: to go on with ``--run-id … --resume``."""
     program = sys.argv[0]
     if Path(program).name == "__main__.py":
-        words = ["python", "-m", "raytrain", "train"]
-    elif Path(program).name == "train.py":
-        words = ["python", program]
+        words = [_typed(sys.executable), "-m", "raytrain", "train"]
+    elif Path(program).suffix == ".py":
+        words = [_typed(sys.executable), program]
     else:
-        words = [Path(program).name, "train"]
+        words = [_typed(program), "train"]
     words.append(options.file)
     for name in ("results_dir", "seed", "num_env_managers", "num_envs", "address"):
         if getattr(options, name) is not None:
@@ -117,6 +118,12 @@ def _command(options: argparse.Namespace) -> str:
     for pair in options.set:
         words += ["--set", pair]
     return shlex.join(words)
+
+
+def _typed(program: str) -> str:
+    """A program's bare name where the shell would find this very file by it, otherwise its path."""
+    found = shutil.which(Path(program).name)
+    return Path(program).name if found and Path(found).absolute() == Path(program).absolute() else program
 
 
 def _schema(_options: argparse.Namespace) -> int:

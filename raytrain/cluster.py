@@ -6,7 +6,7 @@ import json
 import os
 import socket
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,9 +20,11 @@ from raytrain.backends import News
 from raytrain.errors import ClusterError, RunFault
 from raytrain.plan import Plan, Start
 from raytrain.settings import DistributedSettings
+from raytrain.trainer_loop import CheckpointDue
 
 _PROBE_S = 2.0
-_ANSWER_S = 10.0  # longest wait for an actor's answer to a question of the controller
+_ANSWER_S = 2.0  # longest wait for an actor's answer to a question of the controller
+_MANAGERS_STOP_S = 4.0  # longest wait for env managers to stop; a hung env must not cost the trainer its last checkpoint
 # Ray gives workers niceness 15, so they would lose to anything else on the machine; and OpenBLAS would start a thread per core in each.
 _PRIVATE_ENVIRONMENT = {
     "RAY_worker_niceness": "0",
@@ -68,6 +70,7 @@ def connect(address: str | None) -> Connection:
             _join(found, "the cluster that 'ray start' made on this machine")
             return Connection(f"cluster {found} on this machine", owned=True)
         note = f"; cluster {found} in /tmp/ray/ray_current_cluster is ignored: {problem}"
+    os.environ.setdefault("RAY_AUTH_MODE", "token")  # what Ray does by itself, with two lines of warning
     chosen = {k: os.environ.get(k, v) for k, v in _PRIVATE_ENVIRONMENT.items()}  # the user's own settings win
     with _environment({**chosen, **_python_path()}):
         ray.init(address="local", include_dashboard=False, log_to_driver=False, configure_logging=False, logging_level="ERROR")
@@ -118,7 +121,8 @@ class RayBackend:
         self._seen: dict[str, Any] = {}
         self._exchange: Any = None
         self._stopped = False
-        self._last_states: dict[str, Any] = {}
+        self._last_states: dict[str, dict] = {}
+        self._left_over: list[Any] = []  # events that came together with a fault
 
     def start(self) -> None:
         plan, settings = self._plan, self._settings
@@ -139,17 +143,31 @@ class RayBackend:
     def poll(self, timeout_s: float) -> News:
         deadline = time.monotonic() + timeout_s
         for name, actor in self._actors.items():
-            self._pending.setdefault(name, actor.poll.remote()) if name not in self._pending else None
+            if name not in self._pending:
+                self._pending[name] = actor.poll.remote()
         ray.wait(list(self._pending.values()), num_returns=len(self._pending), timeout=timeout_s)
         time.sleep(max(0.0, deadline - time.monotonic()))
         return self._gather()
 
     def _gather(self) -> News:
+        """Take in every answer that is there, then raise the first fault among them: no event is lost to a fault beside it."""
         done, _ = ray.wait(list(self._pending.values()), num_returns=len(self._pending), timeout=0)
-        news = News()
+        news, faults = News(), []
         for name in [n for n, reference in self._pending.items() if reference in done]:
-            report = _answer(name, self._pending.pop(name))
+            try:
+                report = _answer(name, self._pending.pop(name))
+            except RunFault as fault:
+                faults.append(fault)
+                continue
             self._take_in(name, report, news)
+            faults += [report.fault] if report.fault is not None else []
+        self._left_over = news.events if faults else []
+        if faults and not self._stopped:
+            raise faults[0]
+        news.fault = faults[0] if faults else None
+        return self._described(news)
+
+    def _described(self, news: News) -> News:
         news.trainer = self._seen.get("trainer")
         news.managers = [self._seen[m] for m in self._plan.managers if m in self._seen]
         news.starting = [n for n in self._actors if n not in self._seen]
@@ -159,21 +177,17 @@ class RayBackend:
         news.events += report.events
         if report.status is not None:
             self._seen[name] = report.status
-        if report.fault is not None and not self._stopped:
-            raise report.fault
 
-    def save(self) -> None:
-        self._actors["trainer"].save.remote()
-
-    def manager_states(self) -> list[dict]:
+    def manager_states(self) -> dict[str, dict]:
         if not self._stopped:
-            self._last_states = self._ask(self._plan.managers, "state")
-        return [s for s in self._last_states.values() if s is not None]
+            states = self._ask([m for m in self._plan.managers if m in self._seen], "state")
+            self._last_states.update({n: s for n, s in states.items() if s is not None})
+        return dict(self._last_states)
 
     def _ask(self, names: Iterable[str], method: str) -> dict[str, Any]:
         """The answer of each actor that gives one in time; a dead one's fault comes up in `poll`."""
         references = {n: getattr(self._actors[n], method).remote() for n in names}
-        done, _ = ray.wait(list(references.values()), num_returns=len(references), timeout=_ANSWER_S)
+        done, _ = ray.wait(list(references.values()), num_returns=len(references), timeout=_ANSWER_S) if references else ([], [])
         answers = {}
         for name, reference in references.items():
             if reference in done:
@@ -184,36 +198,42 @@ class RayBackend:
         return answers
 
     def timers(self) -> dict[str, dict]:
-        return {n: t for n, t in self._ask(self._actors, "timers").items() if t}
+        return {n: t for n, t in self._ask([n for n in self._actors if n in self._seen], "timers").items() if t}
 
-    def processes(self) -> dict[str, dict[str, Any]]:
-        """Process id, memory and loaded libraries of each actor; queue operations under ``"exchange"``."""
-        return {**self._ask(self._actors, "process"), "exchange": {"operations": ray.get(self._exchange.operations.remote(), timeout=_ANSWER_S)}}
-
-    def stop(self, timeout_s: float) -> News:
+    def stop(self, keep_waiting: Callable[[], bool]) -> News:
         self.manager_states()  # for the last checkpoint, when the actors are gone
         self._stopped = True
-        deadline = time.monotonic() + timeout_s
-        news = News()
-        stages = [list(self._plan.managers), ["trainer"]]
+        news = News(events=self._left_over)
         try:
-            for stage in stages:
-                left = max(0.5, deadline - time.monotonic())
-                stops = {n: self._actors[n].stop.remote(left) for n in stage if n in self._actors}
-                done, _ = ray.wait(list(stops.values()), num_returns=len(stops), timeout=left)
-                for name, reference in stops.items():
-                    if reference in done:
-                        try:
-                            self._take_in(name, ray.get(reference), news)
-                        except ray.exceptions.RayError:  # it died on its own; that fault has been raised by `poll`
-                            continue
+            self._collect(self._pending, 1.0, news)  # a poll that is under way carries events, too
+            stops = {n: self._actors[n].stop.remote(_MANAGERS_STOP_S) for n in self._plan.managers if n in self._actors}
+            self._collect(stops, _MANAGERS_STOP_S, news)
+            while "trainer" in self._seen:
+                before = len(news.events)
+                self._collect({"trainer": self._actors["trainer"].stop.remote(1.0)}, 10.0, news)
+                saved = any(isinstance(event, CheckpointDue) for event in news.events[before:])
+                if saved or news.fault is not None or not keep_waiting():
+                    break
         finally:
             for actor in [*self._actors.values(), self._exchange]:
                 if actor is not None:
                     ray.kill(actor)
-        news.trainer = self._seen.get("trainer")
-        news.managers = [self._seen[m] for m in self._plan.managers if m in self._seen]
-        return news
+        return self._described(news)
+
+    def _collect(self, calls: dict[str, ray.ObjectRef], timeout_s: float, news: News) -> None:
+        """Take in what these calls answer in time; the trainer's fault is kept, an env manager's no longer matters."""
+        done, _ = ray.wait(list(calls.values()), num_returns=len(calls), timeout=timeout_s) if calls else ([], [])
+        for name, reference in calls.items():
+            if reference not in done:
+                continue
+            try:
+                report = _answer(name, reference)
+            except RunFault as fault:
+                news.fault = fault if name == "trainer" else news.fault
+                continue
+            self._take_in(name, report, news)
+            if name == "trainer" and report.fault is not None:
+                news.fault = report.fault
 
 
 def _answer(name: str, reference: ray.ObjectRef) -> Report:

@@ -26,6 +26,7 @@ from raytrain.trainer_loop import CheckpointDue, TrainerStatus
 
 _POLL_S = 0.2
 _STOP_S = 12.0  # so that a stop takes at most 15 s with everything around it
+_LEFT_S = 5.0  # how long a fault may be held back for a last checkpoint
 _STATUS_S = 5.0
 
 
@@ -97,6 +98,8 @@ class Controller:
         self._started_s = time.monotonic()
         self._status_s = 0.0
         self._said_stepping = False
+        self._warned: set[str] = set()
+        self._stopped = False
         self._trainer: TrainerStatus | None = None
         self._managers: list[Any] = []
         self._saved: tuple[int, int] | None = None
@@ -110,13 +113,12 @@ class Controller:
             try:
                 self._backend.start()
                 reason = self._watch(interrupts)
+                self._console.message(f"stopping: {reason}")
+                timers = self._end(interrupts)
             except BaseException as error:
                 self._save_what_is_left()
                 self._write_status("failed", str(error).splitlines()[0] if str(error) else type(error).__name__)
                 raise
-            self._console.message(f"stopping: {reason}")
-            timers = self._backend.timers()
-            self._handle(self._backend.stop(_STOP_S))
         outcome = self._outcome(reason, bool(interrupts.name))
         self._write_status("interrupted" if outcome.interrupted else "finished", outcome.reason)
         return outcome, timers
@@ -141,13 +143,39 @@ class Controller:
         except RunFolderError as error:  # while running it is a fault, not bad input
             raise RunFault(str(error)) from error
 
+    def _end(self, interrupts: Interrupts) -> dict[str, dict]:
+        """Stop the backend and take in its last news; the timer trees. An interrupted run gives up on a long update, another one waits."""
+        started = time.monotonic()
+
+        def keep_waiting() -> bool:
+            self._console.waiting("the trainer's last update and checkpoint")
+            return not interrupts.name or time.monotonic() - started < _STOP_S
+
+        timers = self._backend.timers()
+        news = self._backend.stop(keep_waiting)
+        self._stopped = True
+        self._handle(news)
+        if news.fault is not None:
+            raise news.fault
+        if news.trainer is not None and not any(isinstance(event, CheckpointDue) for event in news.events):
+            newest = [path.name for path in self._store.paths()][-1:]
+            self._console.warning(f"the trainer did not finish in time, so there is no last checkpoint; the newest is {newest or 'none'}")
+        return timers
+
     def _save_what_is_left(self) -> None:
-        """After a fault: stop everything and keep the checkpoint of a trainer that is still well."""
-        news = self._backend.stop(5.0)
-        self._trainer = news.trainer or self._trainer
-        for event in news.events:
-            if isinstance(event, CheckpointDue):
-                self._on_checkpoint(event)
+        """After a fault: stop everything and keep the checkpoint of a trainer that is still well. Never hides the fault."""
+        if self._stopped:
+            return
+        self._stopped = True
+        deadline = time.monotonic() + _LEFT_S
+        try:
+            news = self._backend.stop(lambda: time.monotonic() < deadline)
+            self._trainer = news.trainer or self._trainer
+            for event in news.events:
+                if isinstance(event, CheckpointDue):
+                    self._on_checkpoint(event)
+        except Exception as error:  # noqa: BLE001 - the fault that ended the run is raised after this
+            self._console.warning(f"no checkpoint could be saved after the fault: {error}")
 
     @property
     def _elapsed_s(self) -> float:
@@ -170,7 +198,10 @@ class Controller:
         if produced:
             summary = replace(summary, values={**summary.values, "System/Agent Steps Produced": float(produced)})
         for writer in self._writers:
-            writer.write(summary)
+            try:
+                writer.write(summary)
+            except OSError as error:
+                raise RunFault(f"Cannot write metrics: {error}. Free some space or make the run folder writable, then --resume.") from error
         self._stop.summary(summary)
         self._console.summary(summary)
         self._callbacks.summary(summary)
@@ -185,20 +216,20 @@ class Controller:
         if better:
             self._best_reward = one.reward
         self._check_lock()
-        path = self._store.save(Snapshot({self._plan.behavior: one}, self._run_state(one, event.label)))
+        path = self._store.save(Snapshot({self._plan.behavior: one}, self._run_state(one, event.label, event.env_steps)))
         if better:
             self._store.mark_best(path)
         while self._store.messages:
             self._console.warning(self._store.messages.pop(0))
         self._callbacks.checkpoint(path, event.label, one.reward)
 
-    def _run_state(self, one: BehaviorSnapshot, label: int) -> dict[str, Any]:
+    def _run_state(self, one: BehaviorSnapshot, label: int, env_steps: int) -> dict[str, Any]:
         trainer = self._trainer
         return {
             "label": label,
             "seed": self._plan.seed,
             "agent_steps": one.agent_steps,
-            "env_steps": trainer.env_steps if trainer else 0,
+            "env_steps": env_steps,
             "elapsed_s": self._elapsed_before_s + self._elapsed_s,
             "best_reward": self._best_reward,
             "managers": self._backend.manager_states(),
@@ -225,12 +256,26 @@ class Controller:
 
     def _write_status(self, state: str, reason: str) -> None:
         t = self._trainer
-        self._folder.write_status({
+        self._put_status({
             "state": state, "reason": reason, "behavior": self._plan.behavior, "agent_steps": t.agent_steps if t else 0,
             "env_steps": t.env_steps if t else 0, "updates": t.updates if t else 0, "policy_updates": t.policy_updates if t else 0,
             "max_steps": self._plan.settings.max_steps, "mean_return": self._stop.mean_return, "best_reward": self._best_reward,
             "elapsed_s": round(self._elapsed_before_s + self._elapsed_s, 3), "seed": self._plan.seed,
         })
+
+    def _put_status(self, status: dict[str, Any]) -> None:
+        """The status is for people and may fail; the run goes on."""
+        try:
+            self._folder.write_status(status)
+        except OSError as error:
+            self._warn_once(f"cannot write status.json: {error}")
+        if self._folder.heartbeat_error:
+            self._warn_once(f"the run's lock cannot be kept fresh: {self._folder.heartbeat_error}")
+
+    def _warn_once(self, text: str) -> None:
+        if text not in self._warned:
+            self._warned.add(text)
+            self._console.warning(text)
 
     def _outcome(self, reason: str, interrupted: bool) -> Outcome:
         t = self._trainer

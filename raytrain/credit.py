@@ -22,8 +22,8 @@ _SMOOTHING = 0.3  # weight of the newest rate in the running rate of a manager
 @dataclass(slots=True)
 class _Manager:
     agents: int  # agents that act at once; rounds are multiples of it
-    rounds: list[tuple[int, int]] = field(default_factory=list)  # (version, size) of every round granted
-    done: int = 0
+    rounds: list[tuple[int, int]] = field(default_factory=list)  # (version, size) of the rounds granted and not delivered yet
+    done: int = 0  # rounds delivered
     rate: float = 0.0  # agent steps per second of collecting
     rows: int = 0
     busy_s: float = 0.0
@@ -65,6 +65,7 @@ class CreditBook:
     def delivered(self, header: Header) -> None:
         """Take note of an item."""
         manager = self._managers[header.manager]
+        del manager.rounds[: header.rounds_done - manager.done]
         manager.done = header.rounds_done
         rows, busy_s = header.agent_steps - manager.rows, header.busy_s - manager.busy_s
         if busy_s > 0.0 and rows > 0:
@@ -79,12 +80,12 @@ class CreditBook:
     def waiting_for(self, version: int) -> list[str]:
         """Managers whose rows must arrive before an update at `version`."""
         limit = version - self.max_policy_lag
-        # `done` is read once: a status call may ask from another thread while an item is being taken in.
-        return [n for n, m in self._managers.items() if (done := m.done) < len(m.rounds) and m.rounds[done][0] <= limit]
+        # One slice: a status call may ask from another thread while an item is being taken in.
+        return [n for n, m in self._managers.items() if any(granted <= limit for granted, _ in m.rounds[:1])]
 
     def credit(self) -> dict[str, Credit]:
         """What each manager may still collect, by what has been delivered so far."""
-        return {n: Credit(m.done, tuple(size for _, size in m.rounds[m.done :])) for n, m in self._managers.items()}
+        return {n: Credit(m.done, tuple(size for _, size in m.rounds)) for n, m in self._managers.items()}
 
     def _grant(self, version: int) -> None:
         managers = self._managers.values()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -88,9 +88,6 @@ class ManagerStatus:
         unshipped: of those, not shipped yet.
         env_steps: env steps.
         policy_version: newest version applied, by behavior.
-        first_step_s: seconds from the start of the manager to its first env step; None before.
-        memory_mib: unique memory (USS) of the manager's process; 0 when unknown.
-        timers: timer tree.
     """
 
     manager: str
@@ -100,8 +97,6 @@ class ManagerStatus:
     unshipped: dict[str, int]
     env_steps: int
     policy_version: dict[str, int]
-    timers: dict[str, Any] = field(default_factory=dict)
-    memory_mib: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

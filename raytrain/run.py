@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import secrets
+import shutil
 import sys
 import time
 from collections.abc import Mapping
@@ -16,13 +17,14 @@ from typing import Any
 from envs.specs import BehaviorSpec
 from raytrain.backends import Backend, LocalBackend
 from raytrain.callbacks import Callbacks
-from raytrain.checkpoint import CheckpointError, CheckpointStore, find_checkpoint
+from raytrain.checkpoint import CheckpointStore
 from raytrain.config import check_behaviors, load_config
 from raytrain.config_text import summary_rows, to_yaml
 from raytrain.console import Console
 from raytrain.controller import Controller, Outcome
 from raytrain.errors import ConfigError, RunFault
 from raytrain.plan import Plan, Start
+from raytrain.resume import changed_settings, flat, initial_snapshot, start_of
 from raytrain.run_folder import RunFolder
 from raytrain.settings import RunConfig
 from raytrain.snapshot import Snapshot
@@ -121,30 +123,33 @@ def _run(config, local, specs, place, callbacks, console, command, started_at, i
         from raytrain import cluster
 
         cluster.check_resources(_plan(config, behavior, spec, local, import_dirs), config.distributed)
-    source = _initial_snapshot(config) if saved.initialize_from and not saved.resume else None
+    source = initial_snapshot(config) if saved.initialize_from and not saved.resume else None
     with RunFolder.create(saved.results_dir, saved.run_id, saved.resume, saved.force) as folder:
         store = CheckpointStore(folder.path, config.behaviors[behavior].keep_checkpoints)
         snapshot, _, problems = store.load_latest() if saved.resume else (None, None, [])
         config = _with_seed(config, snapshot)
         plan = _plan(config, behavior, spec, local, import_dirs)
-        start, states = _start(plan, snapshot, source)
+        start, states = start_of(plan, snapshot, source)
         versions = {p: _version(p) for p in PACKAGES}
+        changes = changed_settings(folder, config) if snapshot else []
         folder.write_configuration(to_yaml(config, versions))
         console.header(f"raytrain {versions['raytrain']}", [("Ray", place), ("run", str(folder.path)), ("seed", str(plan.seed))])
         console.config_table([("configuration", [row for row in summary_rows(config) if not (local and row[0] == "resources")])])
         console.startup_table(behavior, startup_rows(plan))
-        for text in [*config.warnings(), *folder.messages, *problems]:
+        for text in [*config.warnings(), *folder.messages, *problems, *([] if local else _small_shared_memory())]:
             console.warning(text)
         resumed = snapshot.run if snapshot else None
         if resumed:
             console.message(f"resuming at {resumed['agent_steps']:,} agent steps, policy version {start.version}")
+            for text in changes:
+                console.message(text)
         return _control(plan, start, states, resumed, local, config, folder, store, callbacks, console, command, versions, started_at)
 
 
 def _control(plan, start, states, resumed, local, config, folder, store, callbacks, console, command, versions, started_at):
     gauges, writers = Gauges(), _writers(folder, plan.behavior, resumed)
     if not resumed:
-        writers[0].hyperparameters(_flat(plan.settings.model_dump()))
+        writers[0].hyperparameters(flat(plan.settings.model_dump()))
     stop = StopConditions(config.stop)
     if resumed:
         stop.load_state(resumed["stop"])
@@ -222,35 +227,13 @@ def _plan(config: RunConfig, behavior: str, spec: BehaviorSpec, local: bool, imp
     )
 
 
-def _initial_snapshot(config: RunConfig) -> Snapshot:
-    """What ``initialize_from`` names: a run id in the results folder, a run folder or a checkpoint folder."""
-    saved = config.checkpoint_settings
-    named = Path(saved.initialize_from)
-    path = named if named.is_dir() else Path(saved.results_dir) / saved.initialize_from
-    return CheckpointStore.load(find_checkpoint(path))
-
-
-def _start(plan: Plan, snapshot: Snapshot | None, source: Snapshot | None) -> tuple[Start, list[dict] | None]:
-    """Where the trainer starts, and the random-number states of the env managers where a checkpoint has them."""
-    if snapshot is not None:
-        one, before = _behavior_of(snapshot, plan.behavior), snapshot.run["managers"]
-        # Seed streams belong to env indices, so they go on whatever number of managers the envs are spread over now.
-        begun = {k: v for state in before for k, v in state["env"]["episodes_begun"].items()}
-        rngs = [state["rng"] for state in before] + [None] * len(plan.managers)
-        states = [{"rng": rngs[i], "env": {"episodes_begun": begun}} for i in range(len(plan.managers))] if before else None
-        return Start(one.policy, one.policy_version, state=one.trainer, env_steps=snapshot.run["env_steps"]), states
-    if source is not None:
-        one = _behavior_of(source, plan.behavior)
-        return Start(one.policy, 0, weights=one.trainer), None
-    first = plan.first_weights()
-    return Start({k: v for k, v in first.items() if not k.startswith("critic/")}), None
-
-
-def _behavior_of(snapshot: Snapshot, behavior: str):
-    if behavior not in snapshot.behaviors:
-        names = ", ".join(snapshot.behaviors)
-        raise CheckpointError(f"Expected a checkpoint with the behavior {behavior}, received one with {names}.")
-    return snapshot.behaviors[behavior]
+def _small_shared_memory() -> list[str]:
+    """A warning where Ray's object store has too little shared memory to work in, as in a container with Docker's default."""
+    shared = Path("/dev/shm")
+    if not shared.is_dir() or shutil.disk_usage(shared).total >= 512 * 2**20:
+        return []
+    size = shutil.disk_usage(shared).total // 2**20
+    return [f"/dev/shm has {size} MB, so Ray's object store works on disk and is slow; in a container, start it with --shm-size=2g"]
 
 
 def _backend(plan: Plan, start: Start, states: list[dict] | None, local: bool, config: RunConfig) -> Backend:
@@ -301,13 +284,3 @@ def _version(package: str) -> str:
         return version(package)
     except PackageNotFoundError:  # run from a clone without an installation
         return "source"
-
-
-def _flat(data: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    flat: dict[str, Any] = {}
-    for key, value in data.items():
-        if isinstance(value, Mapping):
-            flat.update(_flat(value, f"{prefix}{key}."))
-        else:
-            flat[f"{prefix}{key}"] = value
-    return flat

@@ -26,10 +26,16 @@ _BEST_EPISODES = 100  # over which the training return of a checkpoint is taken
 
 @dataclass(frozen=True, slots=True)
 class CheckpointDue:
-    """The exact state of a trainer when it crossed a multiple of ``checkpoint_interval``, or was asked to save."""
+    """The exact state of a trainer when it crossed a multiple of ``checkpoint_interval``, or was asked to save.
+
+    Attributes:
+        label: the multiple, or the agent steps when asked.
+        env_steps: of the run so far, as far as the trainer knows.
+    """
 
     snapshot: BehaviorSnapshot
     label: int
+    env_steps: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +61,6 @@ class TrainerStatus:
     rows_held: int
     queued: int
     ledger: dict[str, int] = field(default_factory=dict)
-    timers: dict[str, Any] = field(default_factory=dict)
 
 
 class TrainerLoop:
@@ -258,7 +263,7 @@ class TrainerLoop:
                 trainer=self._trainer.state(), policy=self._trainer.policy_weights(), policy_version=self.version,
                 agent_steps=self._trainer.agent_steps, spec=self._spec, network=self._settings.network_settings, reward=reward,
             )
-        self._emit(CheckpointDue(snapshot, label))
+        self._emit(CheckpointDue(snapshot, label, self._env_steps_before + self.ledger.env_steps))
 
     def request_save(self) -> None:
         """Ask for a checkpoint before the next turn (from any thread)."""
@@ -269,11 +274,13 @@ class TrainerLoop:
         for header, _ in self._round:
             self.ledger.dropped["shutdown"] += header.rows
         self._round = []
-        while self._source.wait(0.3):
-            item = self._source.take()
-            if item is not None and self.ledger.accept(item[0]):
-                self.ledger.dropped["shutdown"] += item[0].rows
-        self._emit_checkpoint(self._trainer.agent_steps)
+        try:
+            while self._source.wait(0.3):
+                item = self._source.take()
+                if item is not None and self.ledger.accept(item[0]):
+                    self.ledger.dropped["shutdown"] += item[0].rows
+        finally:
+            self._emit_checkpoint(self._trainer.agent_steps)
 
     def _emit(self, event: Any) -> None:
         with self._events_lock:

@@ -106,15 +106,19 @@ def trainer_tensors_at(path: Path) -> dict[str, np.ndarray]:
 def test_resume_with_another_network_names_both_shapes(tmp_path):
     """C23."""
     train(tmp_path, config())
-    with pytest.raises(RunFault, match=r"(?s)\[4, 32\].*\[4, 16\]|\[4, 16\].*\[4, 32\]"):
+    before = (tmp_path / "run" / "configuration.yaml").read_bytes()
+    with pytest.raises(RunFolderError, match=r"hidden_units: 16 in the checkpoint, 32 here"):
         train(tmp_path, config(network_settings={"hidden_units": 32}), resume=True)
+    assert (tmp_path / "run" / "configuration.yaml").read_bytes() == before
 
 
-def test_resume_with_learning_rate_zero_leaves_the_weights(tmp_path):
+def test_resume_with_learning_rate_zero_leaves_the_weights(tmp_path, capsys):
     """C23: hyper-parameters come from the configuration, state from the checkpoint."""
     first = train(tmp_path, config())
     before = trainer_tensors(first)
+    capsys.readouterr()
     again = train(tmp_path, config(max_steps=1024, hyperparameters={"learning_rate": 0.0}), resume=True)
+    assert "learning_rate: 0.003 (before) → 0.0 (now)" in capsys.readouterr().out
     after = trainer_tensors(again)
     assert again.results["policy_updates"] > first.results["policy_updates"]
     assert all(np.array_equal(before[k], after[k]) for k in before if k.startswith(("actor/", "critic/")))

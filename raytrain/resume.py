@@ -1,0 +1,87 @@
+"""What a run starts from: nothing, its own checkpoint, or the weights of another run; and whether that fits."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from raytrain.checkpoint import CheckpointError, CheckpointStore, find_checkpoint
+from raytrain.config_text import to_yaml
+from raytrain.plan import Plan, Start
+from raytrain.run_folder import RunFolder
+from raytrain.settings import RunConfig
+from raytrain.snapshot import BehaviorSnapshot, Snapshot
+
+
+def initial_snapshot(config: RunConfig) -> Snapshot:
+    """What ``initialize_from`` names: a run id in the results folder, a run folder or a checkpoint folder."""
+    saved = config.checkpoint_settings
+    named = Path(saved.initialize_from)
+    path = named if named.is_dir() else Path(saved.results_dir) / saved.initialize_from
+    return CheckpointStore.load(find_checkpoint(path))
+
+
+def start_of(plan: Plan, snapshot: Snapshot | None, source: Snapshot | None) -> tuple[Start, list[dict] | None]:
+    """Where the trainer starts, and the random-number states of the env managers where a checkpoint has them."""
+    if snapshot is not None:
+        one, before = _behavior_of(snapshot, plan), snapshot.run["managers"]
+        # Seed streams belong to env indices, so they go on whatever number of managers the envs are spread over now.
+        begun = {k: v for state in before.values() for k, v in state["env"]["episodes_begun"].items()}
+        states = [{"rng": before.get(name, {}).get("rng"), "env": {"episodes_begun": begun}} for name in plan.managers]
+        return Start(one.policy, one.policy_version, state=one.trainer, env_steps=snapshot.run["env_steps"]), states
+    if source is not None:
+        one = _behavior_of(source, plan)
+        return Start(one.policy, 0, weights=one.trainer), None
+    first = plan.first_weights()
+    return Start({k: v for k, v in first.items() if not k.startswith("critic/")}), None
+
+
+def _behavior_of(snapshot: Snapshot, plan: Plan) -> BehaviorSnapshot:
+    """The plan's behavior in a checkpoint.
+
+    Raises:
+        CheckpointError: it is not there, or has other observations, actions or networks; the message names both sides.
+    """
+    if plan.behavior not in snapshot.behaviors:
+        raise CheckpointError(f"Expected a checkpoint with the behavior {plan.behavior}, received one with {', '.join(snapshot.behaviors)}.")
+    one = snapshot.behaviors[plan.behavior]
+    shared = {"shared_critic": "critic/dense_0/kernel" not in one.trainer.tensors}
+    saved = {**one.network.model_dump(), **shared, **flat(one.spec.to_json())}
+    wanted = {**plan.settings.network_settings.model_dump(), **flat(plan.spec.to_json())}
+    wanted["shared_critic"] = plan.settings.hyperparameters.shared_critic
+    differ = [f"{key}: {saved.get(key)} in the checkpoint, {wanted[key]} here" for key in wanted if saved.get(key) != wanted[key]]
+    if differ:
+        raise CheckpointError(
+            f"The checkpoint of {plan.behavior} does not fit this configuration: {'; '.join(differ)}. Go back to the saved values, or begin "
+            "a new run without --resume and --initialize-from."
+        )
+    return one
+
+
+def changed_settings(folder: RunFolder, config: RunConfig) -> list[str]:
+    """A line for each setting that differs from the configuration the run had before, and one when schedules move by it."""
+    path = folder.path / "configuration.yaml"
+    try:
+        before = flat(yaml.safe_load(path.read_text(encoding="utf-8")))
+    except (OSError, yaml.YAMLError, AttributeError):
+        return [f"{path} cannot be read, so changed settings are not listed"]
+    now = flat(yaml.safe_load(to_yaml(config)))
+    differ = [key for key in now if before.get(key) != now[key] and not key.startswith("checkpoint_settings.")]
+    lines = [f"{key}: {before.get(key)} (before) → {now[key]} (now)" for key in differ]
+    if any(key.endswith((".max_steps", ".schedule_steps")) for key in differ):
+        lines.append("linear schedules now run to another end, so the values they have reached move with it")
+    return lines
+
+
+def flat(data: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Nested mappings as one, with dotted keys."""
+    found: dict[str, Any] = {}
+    for key, value in data.items():
+        if isinstance(value, Mapping):
+            found.update(flat(value, f"{prefix}{key}."))
+        else:
+            found[f"{prefix}{key}"] = value
+    return found
