@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 import socket
 import time
@@ -70,7 +71,8 @@ def connect(address: str | None) -> Connection:
             _join(found, "the cluster that 'ray start' made on this machine")
             return Connection(f"cluster {found} on this machine", owned=True)
         note = f"; cluster {found} in /tmp/ray/ray_current_cluster is ignored: {problem}"
-    os.environ.setdefault("RAY_AUTH_MODE", "token")  # what Ray does by itself, with two lines of warning
+    # A private Ray is guarded by a token of its own; that this is so needs no warning at each start.
+    logging.getLogger("ray._private.authentication").setLevel(logging.ERROR)
     chosen = {k: os.environ.get(k, v) for k, v in _PRIVATE_ENVIRONMENT.items()}  # the user's own settings win
     with _environment({**chosen, **_python_path()}):
         ray.init(address="local", include_dashboard=False, log_to_driver=False, configure_logging=False, logging_level="ERROR")
