@@ -9,6 +9,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+from threadpoolctl import threadpool_limits
+
 from raytrain.env_manager import EnvManager
 from raytrain.errors import RunFault
 from raytrain.messages import ManagerStatus
@@ -66,8 +68,10 @@ class LocalBackend:
         self._plan, self._start, self._states = plan, start, manager_states
         self._loop: TrainerLoop | None = None
         self._managers: list[EnvManager] = []
+        self._blas: threadpool_limits | None = None
 
     def start(self) -> None:
+        self._blas = threadpool_limits(1)  # as in an env manager's own process: small products are faster and the same bytes
         with self._faults():
             self._make()
 
@@ -111,6 +115,8 @@ class LocalBackend:
         with self._faults():
             for manager in self._managers:
                 manager.close()
+        if self._blas is not None:
+            self._blas.restore_original_limits()
         return self._news() if self._loop is not None else News()
 
     def _news(self) -> News:

@@ -47,7 +47,7 @@ def train(name: str, seed: int) -> dict:
     with tempfile.TemporaryDirectory() as folder:
         words = [sys.executable, str(ROOT / "scripts" / "train.py"), str(ROOT / "yaml" / "ppo" / f"{name}.yaml")]
         started = time.monotonic()
-        done = subprocess.run([*words, "--seed", str(seed), "--results-dir", folder, "--run-id", "run"], capture_output=True, text=True)
+        done = subprocess.run([*words, "--seed", str(seed), "--results-dir", folder, "--run-id", "run"], capture_output=True, text=True, check=False)
         wall_s = time.monotonic() - started
         if done.returncode:
             raise SystemExit(f"{name}, seed {seed}: exit code {done.returncode}\n{done.stdout[-2000:]}{done.stderr[-2000:]}")
@@ -60,15 +60,16 @@ def train(name: str, seed: int) -> dict:
 
 def page(data: dict) -> str:
     """The page for people."""
+    versions = ", ".join(f"{k} {v}" for k, v in data["versions"].items())
     lines = [
         "# Results of the ready-made configurations",
         "",
-        f"Made by `python scripts/results.py` on {data.get('date')}: {data['machine']}, "
-        + ", ".join(f"{k} {v}" for k, v in data["versions"].items()) + ".",
+        f"Made by `python scripts/results.py` on {data.get('date')}: {data['machine']}, {versions}.",
         "",
         "Mean return is the training return (exploration on) of the last 100 episodes, when the run ended: at the `stop.reward` of the file or at its "
         "`max_steps`. Wall time is from process start to end, Ray and compilation included. Medians of the seeds, with all of them in brackets.",
         "",
+        *([data["note"], ""] if data.get("note") else []),
         "| file | goal (`stop.reward`) | reached | agent steps | wall s | mean return |",
         "| --- | --- | --- | --- | --- | --- |",
     ]

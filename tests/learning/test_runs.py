@@ -41,12 +41,12 @@ def test_without_learning_cartpole_stays_at_random(tmp_path):
 
 
 def test_more_lag_still_learns(tmp_path):
-    """C12: with a lag limit of 4 the return is at least 0.8 × that of lag 0 at equal steps."""
+    """C12: with a lag limit of 4 the return is at least 0.8 × that of lag 0 at equal steps (about 60 updates)."""
     returns = {}
     for lag in (0, 4):
         run = raytrain.train(
             CARTPOLE, results_dir=tmp_path, run_id=f"lag{lag}", seed=2,
-            overrides={"distributed.max_policy_lag": lag, "behaviors.CartPole.max_steps": 250_000, "stop.reward": None},
+            overrides={"distributed.max_policy_lag": lag, "behaviors.CartPole.max_steps": 500_000, "stop.reward": None},
         )
         returns[lag] = run.results["mean_return"]
     assert returns[0] > 300

@@ -14,7 +14,7 @@ from safetensors.numpy import load_file
 import raytrain
 from raytrain.checkpoint import CheckpointStore
 from raytrain.cli import main
-from raytrain.errors import ConfigError, RunFault, RunFolderError
+from raytrain.errors import RunFault, RunFolderError
 
 ROOT = Path(__file__).resolve().parents[2]
 
