@@ -21,6 +21,7 @@ from raytrain.timers import Timers
 from trainers.settings import BehaviorSettings
 from trainers.trainer import Trainer
 
+_SHORTEST_WINDOW_S = 0.02  # items that waited while the trainer started are taken in at once; that is no rate
 _BEST_EPISODES = 100  # over which the training return of a checkpoint is taken
 
 
@@ -242,9 +243,10 @@ class TrainerLoop:
 
     def _emit_summary(self, label: int) -> None:
         now, trainer = self._clock(), self._trainer
-        elapsed = max(now - self._window_s, 1e-9)
-        self._stats.put(STEPS_PER_SECOND, (trainer.agent_steps - self._window_steps) / elapsed)
-        self._stats.put(UPDATES_PER_SECOND, (trainer.updates - self._window_updates) / elapsed)
+        elapsed = now - self._window_s
+        if elapsed > _SHORTEST_WINDOW_S:
+            self._stats.put(STEPS_PER_SECOND, (trainer.agent_steps - self._window_steps) / elapsed)
+            self._stats.put(UPDATES_PER_SECOND, (trainer.updates - self._window_updates) / elapsed)
         self._stats.put("System/Agent Steps Consumed", self.ledger.consumed)
         self._stats.put("System/Agent Steps Dropped", sum(self.ledger.dropped.values()))
         self._stats.put("System/Env Steps", self._env_steps_before + self.ledger.env_steps)
