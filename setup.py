@@ -22,6 +22,6 @@ setup(
     python_requires=">=3.11",
     packages=["raytrain", "trainers", "envs"],
     install_requires=REQUIREMENTS,
-    extras_require={**ENVS, "test": ["pytest>=8", "gymnasium[box2d]>=1.1"]},
+    extras_require={**ENVS, "test": ["pytest>=8", "gymnasium[box2d]>=1.1"], "docs": ["matplotlib>=3.8"]},
     entry_points={"console_scripts": ["raytrain = raytrain.cli:main"]},
 )

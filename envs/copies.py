@@ -11,7 +11,17 @@ import numpy as np
 from envs.base import EnvFault
 from envs.seeding import env_seeds
 from envs.single_env import Outcome, Reset, plain_action
-from envs.specs import Actions, BehaviorSpec, DecisionSteps, Steps, TerminalSteps, no_terminal_steps, to_env_actions
+from envs.specs import (
+    Actions,
+    BehaviorSpec,
+    DecisionSteps,
+    EnvAction,
+    Steps,
+    TerminalSteps,
+    env_action_rows,
+    no_terminal_steps,
+    to_env_actions,
+)
 
 
 class Workers(Protocol):
@@ -26,7 +36,7 @@ class Workers(Protocol):
     name: str
     spec: BehaviorSpec
 
-    def request(self, slot: int, epoch: int, command: Reset | np.ndarray) -> None:
+    def request(self, slot: int, epoch: int, command: Reset | EnvAction) -> None:
         """Let copy `slot` do `command`; `epoch` comes back with the outcome."""
 
     def collect(self, timeout_s: float) -> list[tuple[int, int, Outcome | EnvFault]]:
@@ -115,13 +125,11 @@ class CopiesEnv:
         if not self._awaiting[agent_id].all() or len(set(slots)) != len(slots):
             raise ValueError(f"act: expected each agent once and only agents that wait for a decision, received {slots}; "
                              f"{np.flatnonzero(self._awaiting).tolist()} wait.")
-        env_actions = to_env_actions(self._spec.action, actions)
+        env_actions = env_action_rows(self._spec.action, to_env_actions(self._spec.action, actions))
         self._awaiting[agent_id] = False
         self._in_flight[agent_id] = True
-        is_box = self._spec.action.kind == "box"
-        for row, slot in enumerate(slots):
-            # With the ellipsis a Box of rank 0 gets an array, as its space wants; without it Discrete gets a NumPy integer.
-            self._begin(slot, env_actions[row, ...] if is_box else env_actions[row])
+        for slot, action in zip(slots, env_actions, strict=True):
+            self._begin(slot, action)
 
     @property
     def in_flight(self) -> int:
@@ -141,7 +149,7 @@ class CopiesEnv:
         """Close every copy."""
         self._workers.close()
 
-    def _begin(self, slot: int, command: Reset | np.ndarray) -> None:
+    def _begin(self, slot: int, command: Reset | EnvAction) -> None:
         if isinstance(command, Reset):
             self._step[slot] = 0
             self._last_action[slot] = None

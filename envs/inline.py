@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import numpy as np
-
 from envs.base import EnvFault
 from envs.factories import EnvFactory
 from envs.single_env import Outcome, Reset, SingleEnv
+from envs.specs import EnvAction
 
 
 class InlineWorkers:
@@ -25,9 +24,9 @@ class InlineWorkers:
             except EnvFault as fault:
                 raise fault.located(first_env_index + slot, None, None, None) from fault
         self.name, self.spec = self._envs[0].name, self._envs[0].spec
-        self._requests: dict[int, tuple[int, Reset | np.ndarray]] = {}
+        self._requests: dict[int, tuple[int, Reset | EnvAction]] = {}
 
-    def request(self, slot: int, epoch: int, command: Reset | np.ndarray) -> None:
+    def request(self, slot: int, epoch: int, command: Reset | EnvAction) -> None:
         """Remember the command; a reset replaces a step that was not done yet."""
         self._requests[slot] = (epoch, command)
 

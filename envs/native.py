@@ -7,13 +7,14 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 from gymnasium.vector import AutoresetMode, VectorEnv
+from gymnasium.vector.utils import concatenate, create_empty_array
 
 from envs.base import EnvFault
 from envs.faults import env_fault
 from envs.seeding import env_seeds
 from envs.single_env import plain_action
 from envs.spaces import BOUNDS_CHECK_STEPS, ObservationReader, behavior_spec
-from envs.specs import Actions, DecisionSteps, Steps, TerminalSteps, no_terminal_steps, to_env_actions
+from envs.specs import Actions, DecisionSteps, EnvAction, Steps, TerminalSteps, no_terminal_steps, to_env_actions
 
 
 class NativeVectorEnv:
@@ -50,8 +51,10 @@ class NativeVectorEnv:
         self._reward = np.zeros(n, np.float32)
         idle = Actions(np.zeros((n, spec.action.continuous_size), np.float32),
                        np.zeros((n, len(spec.action.discrete_branches)), np.int32))
-        self._idle_actions = _constant(to_env_actions(spec.action, idle))
-        self._actions = self._idle_actions
+        self._is_hybrid = spec.action.kind == "hybrid"
+        env_actions = to_env_actions(spec.action, idle)
+        self._idle_actions = env_actions if self._is_hybrid else _constant(env_actions)
+        self._actions: np.ndarray | list[EnvAction] = self._idle_actions  # for "hybrid" one of each environment, batched by `_batch`
         self._delivered = self._no_terminal.agent_id  # agents of the last message's decision steps
         self._waiting_for = 0  # how many of them have not been answered
         self._awaiting = np.zeros(n, bool)  # which; only kept once a part of them has been answered
@@ -85,6 +88,9 @@ class NativeVectorEnv:
             self._actions = self._idle_actions.copy()
         if len(agent_id) == self._n and agent_id is self._ids:
             self._actions = env_actions
+        elif self._is_hybrid:
+            for slot, action in zip(agent_id.tolist(), env_actions, strict=True):
+                self._actions[slot] = action
         else:
             self._actions[agent_id] = env_actions
         self._waiting_for -= len(agent_id)
@@ -139,7 +145,7 @@ class NativeVectorEnv:
 
     def _step_all(self) -> Steps:
         try:
-            obs, reward, terminated, truncated, infos = self._env.step(self._actions)
+            obs, reward, terminated, truncated, infos = self._env.step(self._batch() if self._is_hybrid else self._actions)
         except (Exception, SystemExit) as error:
             raise env_fault(error, f"in vector step {self._vector_steps + 1}") from error
         self._vector_steps += 1
@@ -158,6 +164,11 @@ class NativeVectorEnv:
         if self._mode is AutoresetMode.DISABLED:
             self._reset_some(is_end)
         return Steps(self._all_decide(is_end), terminal, env_steps=self._n)
+
+    def _batch(self) -> EnvAction:
+        """The hybrid actions of all environments as Gymnasium batches them: the space's tuple or dict, with arrays ``[n, …]`` in it."""
+        space = self._env.single_action_space
+        return concatenate(space, self._actions, create_empty_array(space, self._n))
 
     def _next_step_message(self, is_end: np.ndarray, ended: np.ndarray, terminated: np.ndarray, truncated: np.ndarray) -> Steps:
         resetting, self._resetting = self._resetting, None

@@ -14,12 +14,11 @@ from multiprocessing import connection
 from multiprocessing.connection import Connection
 from typing import Any
 
-import numpy as np
-
 from envs.base import EnvFault
 from envs.factories import EnvFactory
 from envs.faults import env_fault
 from envs.single_env import Outcome, Reset, SingleEnv
+from envs.specs import EnvAction
 
 CLOSE_TIMEOUT_S = 2.0
 EXIT_CODE_TIMEOUT_S = 5.0
@@ -68,7 +67,7 @@ class ProcessWorkers:
         self._pipes.append(ours)
         self._processes.append(process)
 
-    def request(self, slot: int, epoch: int, command: Reset | np.ndarray) -> None:
+    def request(self, slot: int, epoch: int, command: Reset | EnvAction) -> None:
         """Send the command to copy `slot`; a dead one is reported by `collect`."""
         self._epochs[slot] = epoch
         self._busy[slot] = self._busy.get(slot, 0) + 1

@@ -14,7 +14,7 @@ from envs.factories import EnvFactory, behavior_name
 from envs.faults import env_fault
 from envs.seeding import EnvSeeds
 from envs.spaces import BOUNDS_CHECK_STEPS, ObservationReader, behavior_spec, read_flag, read_reward
-from envs.specs import BehaviorSpec
+from envs.specs import BehaviorSpec, EnvAction
 
 DISPLAY_VALUES = 32
 """Elements of an action shown in a message."""
@@ -70,7 +70,7 @@ class SingleEnv:
         self._obs_shape, self._obs_dtype = (1, *observation.shape), np.dtype(observation.dtype)
         self._steps = 0
 
-    def run(self, command: Reset | np.ndarray) -> Outcome | EnvFault:
+    def run(self, command: Reset | EnvAction) -> Outcome | EnvFault:
         """Do one command: `Reset`, or one environment-space action. A failure is returned, not raised."""
         try:
             if isinstance(command, Reset):
@@ -99,7 +99,7 @@ class SingleEnv:
             fault.step = 0
             raise
 
-    def _step(self, action: np.ndarray) -> Outcome:
+    def _step(self, action: EnvAction) -> Outcome:
         try:
             result = self.env.step(action)
         except (Exception, SystemExit) as error:
@@ -132,7 +132,11 @@ class SingleEnv:
 
 
 def plain_action(action: Any) -> Any:
-    """An action as plain numbers for a message; long ones are cut."""
+    """An action as plain numbers for a message, in tuples and dicts as it is; long arrays are cut."""
+    if isinstance(action, dict):
+        return {key: plain_action(value) for key, value in action.items()}
+    if isinstance(action, tuple):
+        return tuple(plain_action(value) for value in action)
     values = np.asarray(action)
     return values.tolist() if values.size <= DISPLAY_VALUES else [*values.ravel()[:DISPLAY_VALUES].tolist(), "…"]
 

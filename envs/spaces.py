@@ -8,15 +8,16 @@ What is decided here:
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 from gymnasium import spaces
 
-from envs.specs import ActionSpec, BehaviorSpec, ObservationSpec
+from envs.specs import ActionPart, ActionSpec, BehaviorSpec, ObservationSpec, hybrid_action, path_text
 
 SUPPORTED_OBSERVATIONS = "Box of rank 0 or 1 (a vector) with an integer or float dtype"
-SUPPORTED_ACTIONS = "Box with finite bounds, Discrete and MultiDiscrete"
+SUPPORTED_ACTIONS = "Box with finite bounds, Discrete, MultiDiscrete, MultiBinary, and Tuple and Dict of these"
 BOUNDS_CHECK_STEPS = 100
 """Observations are compared with the bounds of their space in this many first steps of each environment."""
 BOUNDS_SLACK = 1e-5
@@ -54,26 +55,53 @@ def observation_spec(space: spaces.Space, name: str, env: str) -> ObservationSpe
 
 
 def action_spec(space: spaces.Space, env: str) -> ActionSpec:
-    """Spec of the action space.
+    """Spec of the action space. A Tuple or Dict, nested or not, is flattened in its own order (Gymnasium's for the keys of a Dict).
 
     Raises:
-        ValueError: the space is not supported, or is a Box with an infinite side.
+        ValueError: the space, or one inside it, is not supported or is a Box with an infinite side; says which.
     """
+    return _action_spec(space, (), env)
+
+
+def _action_spec(space: spaces.Space, path: tuple[int | str, ...], env: str) -> ActionSpec:
     if isinstance(space, spaces.Discrete):
         return ActionSpec(kind="discrete", discrete_branches=(int(space.n),), starts=(int(space.start),),
                           shape=(), dtype=space.dtype.name)
     if isinstance(space, spaces.MultiDiscrete):
         return ActionSpec(kind="multi_discrete", discrete_branches=tuple(int(n) for n in space.nvec.flat),
                           starts=tuple(int(s) for s in space.start.flat), shape=space.shape, dtype=space.dtype.name)
+    if isinstance(space, spaces.MultiBinary):
+        size = int(np.prod(space.shape, dtype=np.int64))
+        return ActionSpec(kind="multi_binary", discrete_branches=(2,) * size, starts=(0,) * size, shape=space.shape,
+                          dtype=space.dtype.name)
     if isinstance(space, spaces.Box) and space.dtype.kind in "iuf":
-        _check_box_bounds(space, env)
+        _check_box_bounds(space, path, env)
         return ActionSpec(kind="box", continuous_size=int(np.prod(space.shape, dtype=np.int64)),
                           low=tuple(float(v) for v in space.low.flat), high=tuple(float(v) for v in space.high.flat),
                           shape=space.shape, dtype=space.dtype.name)
-    raise ValueError(f"{env}: the action space is {space}; supported are: {SUPPORTED_ACTIONS}.")
+    if isinstance(space, (spaces.Tuple, spaces.Dict)):
+        return hybrid_action(_parts(space, path, env))
+    raise ValueError(f"{env}: {_action_space_at(path)} is {space}; supported are: {SUPPORTED_ACTIONS}.")
 
 
-def _check_box_bounds(space: spaces.Box, env: str) -> None:
+def _parts(space: spaces.Tuple | spaces.Dict, path: tuple[int | str, ...], env: str) -> Iterator[ActionPart]:
+    """The simple spaces inside `space`, which is at `path` of the whole action space."""
+    items = list(space.spaces.items() if isinstance(space, spaces.Dict) else enumerate(space.spaces))
+    if not items:
+        raise ValueError(f"{env}: {_action_space_at(path)} is an empty {type(space).__name__}; give it a space, or leave it out.")
+    for key, inner in items:
+        if isinstance(space, spaces.Dict) and not isinstance(key, str):
+            raise ValueError(  # noqa: TRY004 - a wrong configuration is a ValueError
+                f"{env}: {_action_space_at(path)} is a Dict with the key {key!r}; expected text as keys.")
+        spec = _action_spec(inner, (*path, key), env)
+        yield from spec.parts or (ActionPart((*path, key), spec),)
+
+
+def _action_space_at(path: tuple[int | str, ...]) -> str:
+    return "the action space" + (f" at {path_text(path)}" if path else "")
+
+
+def _check_box_bounds(space: spaces.Box, path: tuple[int | str, ...], env: str) -> None:
     low, high = space.low.astype(np.float64), space.high.astype(np.float64)
     with np.errstate(over="ignore"):
         usable = space.bounded_below & space.bounded_above & np.isfinite(high - low)
@@ -83,7 +111,7 @@ def _check_box_bounds(space: spaces.Box, env: str) -> None:
     if not usable.all():
         index = tuple(int(i) for i in np.argwhere(~usable)[0])
         raise ValueError(
-            f"{env}: the action space is {space}, whose bounds at index {list(index)} are low={space.low[index]}, "
+            f"{env}: {_action_space_at(path)} is {space}, whose bounds at index {list(index)} are low={space.low[index]}, "
             f"high={space.high[index]}; policies act in [-1, 1] and are mapped to finite bounds. Give the Box finite bounds, "
             "for example with gymnasium.wrappers.RescaleAction or in the environment's own action_space."
         )

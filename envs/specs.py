@@ -5,6 +5,7 @@ Letters: ``n`` agents in a batch, ``C`` continuous action dimensions, ``B`` disc
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -12,6 +13,9 @@ import numpy as np
 
 Observations = dict[str, np.ndarray]
 """Observation name -> array ``[n, *shape]`` in the space's dtype."""
+
+EnvAction = np.ndarray | np.integer | tuple[Any, ...] | dict[str, Any]
+"""One action as the environment's space wants it: an array, a NumPy integer for Discrete, or a tuple or dict of actions."""
 
 
 @dataclass(frozen=True)
@@ -41,12 +45,15 @@ class ActionSpec:
     Policy space is [-1, 1] for each of ``C`` continuous dimensions and ``0 … n_b - 1`` for each discrete branch.
 
     Attributes:
-        kind: ``"box"``, ``"discrete"`` or ``"multi_discrete"``: the environment's space.
+        kind: ``"box"``, ``"discrete"``, ``"multi_discrete"``, ``"multi_binary"`` or ``"hybrid"`` (a Tuple or Dict): the
+            environment's space.
         continuous_size: C.
         discrete_branches: number of choices of each branch.
         low, high: bounds of the Box, flattened to length C.
         starts: first value of each discrete branch (``start`` of the space).
-        shape, dtype: shape and NumPy dtype name of one action as the environment wants it.
+        shape, dtype: shape and NumPy dtype name of one action as the environment wants it; () and ``""`` for ``"hybrid"``.
+        parts: the simple spaces of a ``"hybrid"`` one, in its own order; the continuous dimensions and the branches above are
+            theirs, one part after the other. Empty for every other kind.
     """
 
     kind: str
@@ -57,6 +64,36 @@ class ActionSpec:
     starts: tuple[int, ...] = ()
     shape: tuple[int, ...] = ()
     dtype: str = "int64"
+    parts: tuple[ActionPart, ...] = ()
+
+
+@dataclass(frozen=True)
+class ActionPart:
+    """A simple space inside a Tuple or Dict.
+
+    Attributes:
+        path: how to get there from the whole: a position (int) for every Tuple and a key (str) for every Dict on the way.
+        action: the space; its kind is never ``"hybrid"``.
+    """
+
+    path: tuple[int | str, ...]
+    action: ActionSpec
+
+
+def path_text(path: Iterable[int | str]) -> str:
+    """The path of an `ActionPart` as one would write it behind the whole action or its space: ``[0]``, ``['arm'][1]``."""
+    return "".join(f"[{key!r}]" for key in path)
+
+
+def hybrid_action(parts: Iterable[ActionPart]) -> ActionSpec:
+    """The spec of a Tuple or Dict with `parts`, given in the order of the space."""
+    parts = tuple(parts)
+    actions = [part.action for part in parts]
+    return ActionSpec(
+        kind="hybrid", continuous_size=sum(a.continuous_size for a in actions),
+        discrete_branches=tuple(n for a in actions for n in a.discrete_branches), low=tuple(v for a in actions for v in a.low),
+        high=tuple(v for a in actions for v in a.high), starts=tuple(s for a in actions for s in a.starts), dtype="", parts=parts,
+    )
 
 
 @dataclass(frozen=True)
@@ -73,14 +110,20 @@ class BehaviorSpec:
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> BehaviorSpec:
         """The spec that `to_json` wrote (JSON turns tuples into lists; they are tuples again here)."""
-
-        def tuples(fields: dict[str, Any]) -> dict[str, Any]:
-            return {k: tuple(v) if isinstance(v, list) else v for k, v in fields.items()}
-
         return cls(
-            observations=tuple(ObservationSpec(**tuples(o)) for o in data["observations"]),
-            action=ActionSpec(**tuples(data["action"])),
+            observations=tuple(ObservationSpec(**_with_tuples(o)) for o in data["observations"]),
+            action=_action_from_json(data["action"]),
         )
+
+
+def _action_from_json(data: dict[str, Any]) -> ActionSpec:
+    # Specs that were saved before there were hybrid actions have no parts.
+    parts = tuple(ActionPart(tuple(part["path"]), _action_from_json(part["action"])) for part in data.get("parts", ()))
+    return ActionSpec(**{**_with_tuples(data), "parts": parts})
+
+
+def _with_tuples(fields: dict[str, Any]) -> dict[str, Any]:
+    return {k: tuple(v) if isinstance(v, list) else v for k, v in fields.items()}
 
 
 @dataclass(slots=True)
@@ -158,32 +201,75 @@ class Steps:
     """Calls to ``step`` behind this message, summed over the envs (resets do not count)."""
 
 
-def to_env_actions(spec: ActionSpec, actions: Actions) -> np.ndarray:
+def to_env_actions(spec: ActionSpec, actions: Actions) -> np.ndarray | list[EnvAction]:
     """Policy-space actions as the environment wants them: the one mapping for training, evaluation and export.
 
     A Box dimension gets ``low + (clip(a, -1, 1) + 1) / 2 · (high - low)``, rounded to the nearest whole number where the
     Box holds integers; a discrete branch gets its index plus the branch's ``start``.
 
     Returns:
-        A new array ``[n, *spec.shape]`` of ``spec.dtype``, each element inside the bounds of the space.
+        A new array ``[n, *spec.shape]`` of ``spec.dtype``, each element inside the bounds of the space. For ``"hybrid"`` a list
+        of n tuples or dicts, nested as the space is, whose values are like those of `env_action_rows`.
 
     Raises:
         ValueError: an action is NaN or infinite.
     """
+    if spec.continuous_size:
+        _check_finite(actions.continuous)
+    if spec.kind != "hybrid":
+        return _simple_actions(spec, actions.continuous, actions.discrete)
+    rows, dimension, branch = [], 0, 0
+    for part in spec.parts:
+        end, last = dimension + part.action.continuous_size, branch + len(part.action.discrete_branches)
+        array = _simple_actions(part.action, actions.continuous[:, dimension:end], actions.discrete[:, branch:last])
+        rows.append((part.path, env_action_rows(part.action, array)))
+        dimension, branch = end, last
+    return _nested(rows)
+
+
+def env_action_rows(spec: ActionSpec, env_actions: np.ndarray | list[EnvAction]) -> list[EnvAction]:
+    """What `to_env_actions` returned as one action per agent, each as the space's ``contains`` wants it.
+
+    A Discrete action is a NumPy integer; every other one is an array (a view), also where the space has rank 0.
+    """
+    if spec.kind in ("discrete", "hybrid") or spec.shape:
+        return list(env_actions)
+    # Iterating would turn elements of rank 0 into scalars; the ellipsis keeps them arrays.
+    return [env_actions[row, ...] for row in range(len(env_actions))]
+
+
+def _check_finite(continuous: np.ndarray) -> None:
+    finite = np.isfinite(continuous)
+    if not finite.all():
+        row, dimension = (int(i) for i in np.argwhere(~finite)[0])
+        raise ValueError(f"Expected finite actions, received {continuous[row, dimension]} in dimension {dimension} of row "
+                         f"{row}: the policy's weights or its observations are not finite.")
+
+
+def _simple_actions(spec: ActionSpec, continuous: np.ndarray, discrete: np.ndarray) -> np.ndarray:
+    """The new array of a simple space, from the dimensions or the branches that belong to it."""
     if spec.kind == "box":
-        finite = np.isfinite(actions.continuous)
-        if not finite.all():
-            row, dimension = (int(i) for i in np.argwhere(~finite)[0])
-            raise ValueError(f"Expected finite actions, received {actions.continuous[row, dimension]} in dimension {dimension} of row "
-                             f"{row}: the policy's weights or its observations are not finite.")
         low, high = np.asarray(spec.low), np.asarray(spec.high)
-        unit = np.clip(actions.continuous, -1.0, 1.0).astype(np.float64)
+        unit = np.clip(continuous, -1.0, 1.0).astype(np.float64)
         env = np.clip(low + (unit + 1.0) * 0.5 * (high - low), low, high)
         if np.issubdtype(np.dtype(spec.dtype), np.integer):
             env = np.rint(env)
         # Casting to float32 may round past a float64 bound; the space was cast the same way, so it still contains it.
         return env.astype(spec.dtype).reshape(len(env), *spec.shape)
-    env = actions.discrete.astype(spec.dtype)
+    env = discrete.astype(spec.dtype)
     if any(spec.starts):
         env += np.asarray(spec.starts, dtype=spec.dtype)
     return env.reshape(len(env), *spec.shape)
+
+
+def _nested(parts: Sequence[tuple[tuple[int | str, ...], list[Any]]]) -> list[Any]:
+    """(path, n values) of each part -> n tuples or dicts that have every value at its path."""
+    if not parts[0][0]:
+        return parts[0][1]
+    inner: dict[int | str, list[Any]] = {}
+    for (key, *rest), values in parts:
+        inner.setdefault(key, []).append((tuple(rest), values))
+    columns = [_nested(group) for group in inner.values()]
+    if isinstance(parts[0][0][0], int):
+        return list(zip(*columns, strict=True))
+    return [dict(zip(inner, row, strict=True)) for row in zip(*columns, strict=True)]

@@ -7,13 +7,11 @@ import time
 from collections.abc import Callable
 from queue import Empty, SimpleQueue
 
-import numpy as np
-
 from envs.base import EnvFault
 from envs.factories import EnvFactory
 from envs.faults import env_fault
 from envs.single_env import Outcome, Reset, SingleEnv
-from envs.specs import BehaviorSpec
+from envs.specs import BehaviorSpec, EnvAction
 
 CLOSE_TIMEOUT_S = 2.0
 
@@ -45,7 +43,7 @@ class ThreadWorkers:
                 raise answer.located(first_env_index + slot, None, None, None) if isinstance(answer, EnvFault) else answer
         self.name, self.spec = answers[0][1]
 
-    def request(self, slot: int, epoch: int, command: Reset | np.ndarray) -> None:
+    def request(self, slot: int, epoch: int, command: Reset | EnvAction) -> None:
         """Queue the command of copy `slot`."""
         self._commands[slot].put((epoch, command))
 

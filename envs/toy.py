@@ -6,6 +6,7 @@ import math
 import os
 import signal
 import time
+from collections.abc import Iterator
 from typing import Any
 
 import gymnasium as gym
@@ -150,11 +151,35 @@ ACTION_SPACES = {
     "multi_discrete": spaces.MultiDiscrete([3, 2]),
     "multi_discrete_start": spaces.MultiDiscrete([2, 11], start=[0, 25]),
     "multi_discrete_matrix": spaces.MultiDiscrete([[2, 3], [4, 5]]),
+    "multi_binary": spaces.MultiBinary(4),
+    "multi_binary_matrix": spaces.MultiBinary((2, 3)),
+    "hybrid_tuple": spaces.Tuple((spaces.Box(300.0, 500.0, (2,), np.float32), spaces.Discrete(3, start=-1))),
+    "hybrid_dict": spaces.Dict({
+        "turn": spaces.Box(np.array([-1.0, 0.0], np.float32), np.array([1.0, 10.0], np.float32)),
+        "gear": spaces.MultiDiscrete([2, 11], start=[0, 25]), "lift": spaces.Box(-1, 1, (2, 1), np.int32),
+    }),
+    "hybrid_nested": spaces.Tuple((
+        spaces.Discrete(1, start=2),
+        spaces.Dict({"arm": spaces.Tuple((spaces.Box(-0.1, 0.3, (), np.float64), spaces.MultiBinary(2))), "eye": spaces.Discrete(4)}),
+    )),
+    "hybrid_discrete": spaces.Tuple((spaces.Discrete(3), spaces.Discrete(2, start=5))),
 }
 
 
+def simple_parts(space: spaces.Space, action: Any) -> Iterator[tuple[spaces.Space, Any]]:
+    """Every simple space inside a Tuple or Dict, in its order, with its part of `action`; anything else is the only part."""
+    if isinstance(space, spaces.Tuple):
+        for inner, value in zip(space.spaces, action, strict=True):
+            yield from simple_parts(inner, value)
+    elif isinstance(space, spaces.Dict):
+        for key, inner in space.spaces.items():
+            yield from simple_parts(inner, action[key])
+    else:
+        yield space, action
+
+
 class EchoAction(_Toy):
-    """Insists that every action is in its space; the last one is in the observation, flattened.
+    """Insists that every action is in its space, with the very dtypes and shapes; the last one is in the observation, flattened.
 
     Args:
         space: key of `ACTION_SPACES`.
@@ -163,14 +188,22 @@ class EchoAction(_Toy):
     def __init__(self, space: str, length: int = 10) -> None:
         super().__init__(length)
         self.action_space = ACTION_SPACES[space]
-        self._last = np.zeros(int(np.prod(self.action_space.shape, dtype=int)), np.float32)
+        self._last = np.zeros_like(self._flat(self.action_space.sample()))
         self.observation_space = _box(len(self._last))
 
     def _act(self, action: Any) -> None:
-        dtype, shape = np.asarray(action).dtype, np.shape(action)
-        if not self.action_space.contains(action) or dtype != self.action_space.dtype or shape != self.action_space.shape:
-            raise ValueError(f"{action!r} ({dtype}, shape {shape}) is not in {self.action_space}")
-        self._last = np.asarray(action, np.float32).ravel()
+        if not self.action_space.contains(action):
+            raise ValueError(f"{action!r} is not in {self.action_space}")
+        for space, part in simple_parts(self.action_space, action):
+            dtype, shape = np.asarray(part).dtype, np.shape(part)
+            if not isinstance(part, np.integer if isinstance(space, spaces.Discrete) else np.ndarray) or dtype != space.dtype or (
+                shape != space.shape
+            ):
+                raise ValueError(f"{part!r} ({type(part).__name__}, {dtype}, shape {shape}) is not as {space} has it")
+        self._last = self._flat(action)
+
+    def _flat(self, action: Any) -> np.ndarray:
+        return np.concatenate([np.ravel(part).astype(np.float32) for _, part in simple_parts(self.action_space, action)])
 
     def _observe(self) -> np.ndarray:
         return self._last.copy()
@@ -256,8 +289,9 @@ class SimpleEnvironment(gym.Env):
     one that goes the wrong way about -1.
 
     Args:
-        action: ``"discrete"`` (branches of 2: 0 → -step, 1 → +step) or ``"continuous"`` (clipped to ±step).
-        dimensions: number of branches or continuous dimensions.
+        action: ``"discrete"`` (branches of 2: 0 → -step, 1 → +step), ``"continuous"`` (clipped to ±step) or ``"hybrid"`` (a Tuple
+            of both).
+        dimensions: number of branches or continuous dimensions; ``"hybrid"`` has so many of each, that is twice the positions.
         step_size: largest move of one step.
 
     Source: Unity ML-Agents' ``SimpleEnvironment`` of its learning tests, told anew.
@@ -266,18 +300,17 @@ class SimpleEnvironment(gym.Env):
     TIME_PENALTY = 0.01
 
     def __init__(self, action: str = "discrete", dimensions: int = 1, step_size: float = 0.2) -> None:
-        if action not in ("discrete", "continuous"):
-            raise ValueError(f"action: expected 'discrete' or 'continuous', received {action!r}")
+        continuous = spaces.Box(-1.0, 1.0, (dimensions,), np.float32)
+        discrete = spaces.Discrete(2) if dimensions == 1 else spaces.MultiDiscrete([2] * dimensions)
+        action_spaces = {"discrete": discrete, "continuous": continuous, "hybrid": spaces.Tuple((continuous, discrete))}
+        if action not in action_spaces:
+            raise ValueError(f"action: expected 'discrete', 'continuous' or 'hybrid', received {action!r}")
         self.observation_space = spaces.Box(-1.0, 1.0, (1,), np.float32)
-        if action == "continuous":
-            self.action_space = spaces.Box(-1.0, 1.0, (dimensions,), np.float32)
-        else:
-            self.action_space = spaces.Discrete(2) if dimensions == 1 else spaces.MultiDiscrete([2] * dimensions)
-        self._continuous = action == "continuous"
+        self.action_space = action_spaces[action]
         self._step_size = step_size
         self._success_reward = 1.0 + self.TIME_PENALTY * (int(1 / step_size) + 1)
         self._goal = 1
-        self._positions = np.zeros(dimensions)
+        self._positions = np.zeros(2 * dimensions if action == "hybrid" else dimensions)
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[np.ndarray, dict[str, Any]]:
         """Draw a goal."""
@@ -288,7 +321,10 @@ class SimpleEnvironment(gym.Env):
 
     def step(self, action: Any) -> Step:
         """Move every position."""
-        moves = np.asarray(action, np.float64) if self._continuous else (2.0 * np.asarray(action) - 1.0) * self._step_size
+        moves = np.concatenate([
+            np.ravel(part) if isinstance(space, spaces.Box) else (2.0 * np.ravel(part) - 1.0) * self._step_size
+            for space, part in simple_parts(self.action_space, action)
+        ])
         self._positions = np.clip(self._positions + np.clip(moves, -self._step_size, self._step_size), -1.0, 1.0)
         # Ten steps of 0.1 sum up to 1 but for rounding.
         terminated = bool((np.abs(self._positions) >= 1.0 - 1e-9).all())

@@ -29,6 +29,7 @@ from raytrain.snapshot import (
     load_policy_part,
     load_snapshot,
 )
+from trainers.networks import Distribution
 from trainers.settings import NetworkSettings
 from trainers.trainer import Weights
 
@@ -203,6 +204,7 @@ class PolicyFiles(NamedTuple):
     weights: Weights
     version: int
     agent_steps: int
+    distribution: Distribution = "gaussian"
 
 
 def find_checkpoint(path: str | Path, which: Literal["best", "latest"] = "best") -> Path:
@@ -243,7 +245,7 @@ def load_policy_files(path: str | Path, behavior: str | None = None, which: Lite
         CheckpointError: nothing there, several behaviors and none named, or a corrupt file (never replaced by another checkpoint's).
     """
     fields, weights = load_policy_part(find_checkpoint(path, which), behavior)
-    return PolicyFiles(fields["spec"], fields["network"], weights, fields["policy_version"], fields["agent_steps"])
+    return PolicyFiles(fields["spec"], fields["network"], weights, fields["policy_version"], fields["agent_steps"], fields["distribution"])
 
 
 def _numbered(folder: Path) -> list[Path]:

@@ -11,13 +11,13 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from raytrain.config_problems import contains, describe, did_you_mean, location, origin, translate
+from raytrain.config_problems import clashing, contains, describe, did_you_mean, location, origin, translate, unknown_trainer_type
 from raytrain.config_text import json_schema, summary_rows, to_yaml
 from raytrain.errors import ConfigError, Problem
 from raytrain.settings import CheckpointSettings, DistributedSettings, EnvSettings, RunConfig, StopSettings
-from raytrain.suggest import annotation_at, nearest
+from raytrain.suggest import annotation_at, known_trainer_type, nearest, trainer_type_at
 from raytrain.yaml_source import Document, KeyPath, parse_value, parse_yaml, unshared
-from trainers.settings import BehaviorSettings
+from trainers.settings import SETTINGS_BY_TRAINER, AnyBehaviorSettings, BehaviorSettings
 
 __all__ = [
     "BehaviorSettings",
@@ -58,7 +58,7 @@ def load_config(source: str | Path | Mapping[str, Any], overrides: Mapping[str, 
     return config
 
 
-def check_behaviors(config: RunConfig, names_in_env: Iterable[str]) -> dict[str, BehaviorSettings]:
+def check_behaviors(config: RunConfig, names_in_env: Iterable[str]) -> dict[str, AnyBehaviorSettings]:
     """The settings of each behavior that the environment has.
 
     A behavior that the file does not name takes ``default_settings``, if the file has them.
@@ -188,8 +188,9 @@ def _validate(document: Document) -> tuple[RunConfig | None, list[Problem]]:
     Rules between fields are only checked where the fields themselves are valid. So that they are reported in the same go, what was
     refused is taken out and the rest checked again.
     """
-    data = _merge_default_settings(document.data)
-    problems: dict[tuple[str, str], Problem] = {}
+    settled, unknown = _settle_trainer_types(document)
+    data = _merge_default_settings(settled)
+    problems: dict[tuple[str, str], Problem] = {(problem.path, problem.message): problem for problem in unknown}
     refused: set[KeyPath] = set()
     while True:
         try:
@@ -202,8 +203,8 @@ def _validate(document: Document) -> tuple[RunConfig | None, list[Problem]]:
         removed = False
         for found in errors:
             path = location(found)
-            clash = found["type"] == "contradiction"
-            fields = {(*path, found["ctx"]["field"]), (*path, found["ctx"]["other"])} if clash else {path}
+            clash = clashing(path, found)
+            fields = set(clash or [path])
             if first or (clash and not fields & taken_out):
                 problem = translate(found, origin(path, found, document.data), document)
                 problems.setdefault((problem.path, problem.message), problem)
@@ -214,12 +215,44 @@ def _validate(document: Document) -> tuple[RunConfig | None, list[Problem]]:
             return None, list(problems.values())
 
 
+def _settle_trainer_types(document: Document) -> tuple[dict[str, Any], list[Problem]]:
+    """A copy of the document's data in which every ``trainer_type`` is known, and what had to be changed for that.
+
+    The algorithm says what the rest of a behavior is checked by: the nearest one where it is misspelt; where nothing is near, the
+    hyperparameters are left out of the check.
+    """
+    data, problems = unshared(document.data), []
+    sections = {("default_settings",): data.get("default_settings")}
+    if isinstance(data.get("behaviors"), dict):
+        sections |= {("behaviors", name): section for name, section in data["behaviors"].items()}
+    for path, section in sections.items():
+        if not isinstance(section, dict) or "trainer_type" not in section:
+            continue
+        value = section["trainer_type"]
+        if isinstance(value, str) and value in SETTINGS_BY_TRAINER:
+            continue
+        problems.append(unknown_trainer_type((*map(str, path), "trainer_type"), value, document))
+        if near := known_trainer_type(value):
+            section["trainer_type"] = near
+        else:
+            del section["trainer_type"]
+            section.pop("hyperparameters", None)
+    return data, problems
+
+
 def _merge_default_settings(data: dict[str, Any]) -> dict[str, Any]:
-    """A copy of `data` in which each behavior has ``default_settings`` below its own keys."""
+    """A copy of `data` in which each behavior has ``default_settings`` below its own keys.
+
+    ``hyperparameters`` only where both have the same algorithm: those of another one mean something else.
+    """
     data = unshared(data)
     defaults, behaviors = data.get("default_settings"), data.get("behaviors")
     if isinstance(defaults, dict) and isinstance(behaviors, dict):
-        data["behaviors"] = {name: _merged(unshared(defaults), own) for name, own in behaviors.items()}
+        for name, own in behaviors.items():
+            below = unshared(defaults)
+            if trainer_type_at(("behaviors", name), data) != trainer_type_at(("default_settings",), data):
+                below.pop("hyperparameters", None)
+            behaviors[name] = _merged(below, own)
     return data
 
 

@@ -6,8 +6,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from raytrain.errors import ConfigError, Problem
-from raytrain.suggest import NOT_AVAILABLE, explain_unknown_key, nearest
+from raytrain.other_names import NOT_AVAILABLE
+from raytrain.suggest import explain_unknown_key, explain_value, known_trainer_type, nearest
 from raytrain.yaml_source import Document, KeyPath, parse_value
+from trainers.settings import SETTINGS_BY_TRAINER
 
 _EXPECTED = {
     "int_type": "an integer",
@@ -32,18 +34,26 @@ _MISSING = {"env": "; write env: with a Gymnasium id (CartPole-v1) or module:fac
 
 
 def location(found: Mapping[str, Any]) -> KeyPath:
-    """pydantic's location as keys of the file."""
+    """pydantic's location as keys of the file, which has no key for the algorithm whose settings a behavior has."""
     keys = [key for key in found["loc"] if key != "[key]"]
+    tag_at = {"default_settings": 1, "behaviors": 2}.get(keys[0]) if keys else None
+    if tag_at is not None and len(keys) > tag_at and keys[tag_at] in SETTINGS_BY_TRAINER:
+        del keys[tag_at]
     if found["type"] == "invalid_key":
         keys[-1] = found["input"]
     return tuple(keys)
 
 
+def clashing(path: KeyPath, found: Mapping[str, Any]) -> list[KeyPath]:
+    """The two keys of a clash, that which is reported first; empty for any other error."""
+    if found["type"] != "contradiction":
+        return []
+    return [(*path, *found["ctx"][which].split(".")) for which in ("field", "other")]
+
+
 def origin(path: KeyPath, found: Mapping[str, Any], data: dict[str, Any]) -> KeyPath:
     """Where the refused value was written: in the behavior itself or in ``default_settings``; of a clash, the key that was written."""
-    written = [path]
-    if found["type"] == "contradiction":
-        written = [(*path, found["ctx"][which]) for which in ("field", "other")]
+    written = clashing(path, found) or [path]
     inherited = [("default_settings", *keys[2:]) for keys in written if keys[:1] == ("behaviors",) and len(keys) > 2]
     return next((keys for keys in [*written, *inherited] if contains(data, keys)), written[0])
 
@@ -57,14 +67,27 @@ def contains(data: Any, path: KeyPath) -> bool:
     return True
 
 
+def _value_at(data: Any, path: KeyPath) -> Any:
+    """What nested `data` has at `path`, ``None`` where it has nothing."""
+    for key in path:
+        data = data.get(key) if isinstance(data, dict) else None
+    return data
+
+
+def unknown_trainer_type(path: KeyPath, value: Any, document: Document) -> Problem:
+    """The problem of a ``trainer_type`` at `path` that names no algorithm."""
+    near = known_trainer_type(value)
+    message = f"expected {' or '.join(SETTINGS_BY_TRAINER)}, received {describe(value)}"
+    reason = f"; {NOT_AVAILABLE[value]}" if isinstance(value, str) and value in NOT_AVAILABLE else ""
+    return document.problem(path, value, message + reason + did_you_mean(near), near)
+
+
 def translate(found: Mapping[str, Any], path: KeyPath, document: Document) -> Problem:
     """One of pydantic's errors as a problem with place, expectation and suggestion."""
     kind, value = found["type"], found["input"]
     keys = tuple(str(key) for key in path)
     if kind == "extra_forbidden":
-        behaviors = document.data.get("behaviors")
-        names = [str(name) for name in behaviors] if isinstance(behaviors, dict) else []
-        advice, suggestion = explain_unknown_key(keys, value, names)
+        advice, suggestion = explain_unknown_key(keys, value, document.data)
         received = "" if isinstance(value, dict | list) else f" (received {describe(value)})"
         return document.problem(keys, value, f"unknown key{received}; {advice}", suggestion)
     if kind == "missing":
@@ -73,21 +96,23 @@ def translate(found: Mapping[str, Any], path: KeyPath, document: Document) -> Pr
         message = f"expected text as a key, received {describe(value)}; put the key in quotes"
         return document.problem(keys, value, message)
     if kind == "contradiction":
-        return document.problem(keys, value.get(path[-1]), found["msg"])
+        return document.problem(keys, _value_at(document.data, path), found["msg"])
     if kind not in _EXPECTED:
         return document.problem(keys, value, found["msg"])
     if value is None and kind in ("model_type", "dict_type"):
         braces = f", or write {keys[-1]}: {{}} to take every default" if keys[:-1] == ("behaviors",) else ""
         return document.problem(keys, None, f"expected keys, received an empty section; fill it or remove it{braces}")
     expected = _EXPECTED[kind].format(**found.get("ctx", {}))
-    message = f"expected {expected}, received {describe(value)}{_advice(kind, value)}"
+    message = f"expected {expected}, received {describe(value)}{_advice(kind, keys[-1], value)}"
     choices = found.get("ctx", {}).get("expected", "") if kind == "literal_error" else ""
     near = nearest(str(value), [choice.strip("' ") for choice in choices.replace(" or ", ",").split(",")])
     return document.problem(keys, value, message + did_you_mean(near), near)
 
 
-def _advice(kind: str, value: Any) -> str:
+def _advice(kind: str, key: str, value: Any) -> str:
     """What to do about a value of the wrong type, where the slip is a common one."""
+    if instead := explain_value(key, value):
+        return f"; {instead}"
     if kind in ("int_type", "float_type", "bool_type") and isinstance(value, str):
         try:
             plain = parse_value(value)
@@ -96,8 +121,6 @@ def _advice(kind: str, value: Any) -> str:
         return "; remove the quotes" if not isinstance(plain, str) and plain is not None else ""
     if kind == "string_type" and value is not None and not isinstance(value, dict | list):
         return "; put it in quotes"
-    if kind == "literal_error" and isinstance(value, str) and value in NOT_AVAILABLE:
-        return f"; {NOT_AVAILABLE[value]}"
     return ""
 
 

@@ -10,7 +10,14 @@ from typing import Any
 import yaml
 
 from raytrain.settings import RunConfig
-from trainers.settings import BehaviorSettings
+from trainers.settings import (
+    DEFAULT_TRAINER,
+    SETTINGS_BY_TRAINER,
+    AnyBehaviorSettings,
+    BehaviorSettings,
+    SACHyperparameters,
+    SACSettings,
+)
 
 
 def to_yaml(config: RunConfig, header: Mapping[str, Any] | None = None) -> str:
@@ -32,11 +39,46 @@ def to_yaml(config: RunConfig, header: Mapping[str, Any] | None = None) -> str:
 def json_schema() -> dict[str, Any]:
     """JSON Schema (draft 2020-12) of a configuration file, with which editors complete and check it; ``yaml/schema.json`` holds it."""
     schema = RunConfig.model_json_schema()
+    schema["$defs"] |= {_schema_name(trainer): _behavior_schema(trainer) for trainer in SETTINGS_BY_TRAINER}
+    properties = schema["properties"]
     # An empty section is refused, so editors must not offer null for it; leaving the key out is how to have none.
-    defaults = schema["properties"]["default_settings"]
-    defaults["$ref"] = defaults.pop("anyOf")[0]["$ref"]
-    del defaults["default"]
+    properties["default_settings"] = {"description": properties["default_settings"]["description"], **_behavior(DEFAULT_TRAINER)}
+    del properties["behaviors"]["additionalProperties"]
+    behaviors = {name: {"properties": {"behaviors": {"additionalProperties": _behavior(name)}}} for name in SETTINGS_BY_TRAINER}
+    # A behavior that does not name its algorithm has that of default_settings.
+    schema |= _by_trainer_type(behaviors, DEFAULT_TRAINER, within="default_settings")
     return {"$schema": "https://json-schema.org/draft/2020-12/schema", **schema, "title": "raytrain configuration"}
+
+
+def _behavior_schema(default_trainer: str) -> dict[str, Any]:
+    """Schema of a behavior: that of the algorithm which ``trainer_type`` names, or of `default_trainer` where the key is left out.
+
+    pydantic's ``oneOf`` would refuse a behavior without ``trainer_type``, which fits several, and editors would offer the keys of all.
+    """
+    description = BehaviorSettings.model_fields["trainer_type"].description
+    choice = {"default": default_trainer, "description": description, "enum": list(SETTINGS_BY_TRAINER), "type": "string"}
+    branches = {name: {"$ref": f"#/$defs/{settings.__name__}"} for name, settings in SETTINGS_BY_TRAINER.items()}
+    named = _by_trainer_type(branches, default_trainer)
+    return {"description": "How one behavior is trained.", "type": "object", "properties": {"trainer_type": choice}, **named}
+
+
+def _by_trainer_type(branches: Mapping[str, Any], default_trainer: str, within: str = "") -> dict[str, Any]:
+    """The branch of the ``trainer_type`` that stands there (or in the section `within`), else that of `default_trainer`."""
+    chosen = branches[default_trainer]
+    for name, branch in branches.items():
+        if name != default_trainer:
+            named: dict[str, Any] = {"properties": {"trainer_type": {"const": name}}, "required": ["trainer_type"]}
+            condition = {"properties": {within: named}, "required": [within]} if within else named
+            chosen = {"if": condition, "then": branch, "else": chosen}
+    return chosen
+
+
+def _schema_name(default_trainer: str) -> str:
+    return f"BehaviorSettings_{default_trainer}_by_default"
+
+
+def _behavior(default_trainer: str) -> dict[str, str]:
+    return {"$ref": f"#/$defs/{_schema_name(default_trainer)}"}
 
 
 def summary_rows(config: RunConfig) -> list[tuple[str, str]]:
@@ -55,7 +97,9 @@ def summary_rows(config: RunConfig) -> list[tuple[str, str]]:
             lines = [_learning(settings), _network(settings), _arithmetic(config, settings), _intervals(settings)]
             rows += zip([name, "", "", ""], lines, strict=True)
     mode = "lock-step (threaded: false)" if config.lock_step else "envs step while the trainer updates"
-    rows.append(("policy lag", f"at most {_count(config.policy_lag, 'version')}, {mode}"))
+    off_policy = all(isinstance(settings, SACSettings) for settings in behaviors.values())
+    limit = f"at most {_count(config.policy_lag, 'version')}" if config.lock_step or not off_policy else "any (sac is off-policy)"
+    rows.append(("policy lag", f"{limit}, {mode}"))
     trainers = max(1, len(config.behaviors))
     cpus = spread.num_env_managers * spread.env_manager_cpus + trainers * spread.trainer_cpus
     gpus = f", {trainers * spread.trainer_gpus:g} GPUs" if spread.trainer_gpus else ""
@@ -69,26 +113,34 @@ def summary_rows(config: RunConfig) -> list[tuple[str, str]]:
     return rows
 
 
-def _learning(settings: BehaviorSettings) -> str:
+def _learning(settings: AnyBehaviorSettings) -> str:
     values = settings.hyperparameters
     gammas = ", ".join(f"{name} γ {signal['gamma']:g}" for name, signal in settings.reward_signals.model_dump().items())
-    return (
-        f"{settings.trainer_type}: learning rate {values.learning_rate:g} {values.learning_rate_schedule}, ε {values.epsilon:g}, "
-        f"β {values.beta:g}, λ {values.lambd:g}, {gammas}"
-    )
+    if isinstance(values, SACHyperparameters):
+        fixed = "" if values.learn_entcoef else " (fixed)"
+        tuned = f"init_entcoef {values.init_entcoef:g}{fixed}, tau {values.tau:g}, n_step {values.n_step}"
+    else:
+        tuned = f"ε {values.epsilon:g}, β {values.beta:g}, λ {values.lambd:g}"
+    return f"{settings.trainer_type}: learning rate {values.learning_rate:g} {values.learning_rate_schedule}, {tuned}, {gammas}"
 
 
-def _network(settings: BehaviorSettings) -> str:
-    network, shared = settings.network_settings, settings.hyperparameters.shared_critic
+def _network(settings: AnyBehaviorSettings) -> str:
+    network, values = settings.network_settings, settings.hyperparameters
     normalised = ", observations normalised" if network.normalize else ""
-    body = "one body for actor and critic" if shared else "actor and critic apart"
+    if isinstance(values, SACHyperparameters):
+        body = "an actor and two critics" + (", state-dependent exploration" if values.use_sde else "")
+    else:
+        body = "one body for actor and critic" if values.shared_critic else "actor and critic apart"
     return f"network {network.num_layers} × {network.hidden_units} {network.activation}, {body}{normalised}"
 
 
-def _arithmetic(config: RunConfig, settings: BehaviorSettings) -> str:
-    """How the buffer is filled and used: env steps round up, so a buffer is never short."""
+def _arithmetic(config: RunConfig, settings: AnyBehaviorSettings) -> str:
+    """How the buffer is filled and used."""
     values = settings.hyperparameters
+    if isinstance(values, SACHyperparameters):
+        return _replay_arithmetic(values, settings.time_horizon)
     envs = config.distributed.num_env_managers * config.env_settings.num_envs
+    # Env steps round up, so a buffer is never short.
     steps = ceil(values.buffer_size / envs)
     minibatches = ceil(envs * steps / values.batch_size)
     return (
@@ -98,7 +150,16 @@ def _arithmetic(config: RunConfig, settings: BehaviorSettings) -> str:
     )
 
 
-def _intervals(settings: BehaviorSettings) -> str:
+def _replay_arithmetic(values: SACHyperparameters, time_horizon: int) -> str:
+    """How the replay buffer is filled and used, in the names of the keys."""
+    return (
+        f"an update each {values.steps_per_update:g} agent {'step' if values.steps_per_update == 1 else 'steps'} (steps_per_update), "
+        f"batch_size {values.batch_size:,} of the newest {values.buffer_size:,} (buffer_size), after {values.buffer_init_steps:,} "
+        f"(buffer_init_steps); trajectories of at most {time_horizon:,}"
+    )
+
+
+def _intervals(settings: AnyBehaviorSettings) -> str:
     return (
         f"{settings.max_steps:,} agent steps in all, a summary each {settings.summary_freq:,}, a checkpoint each "
         f"{settings.checkpoint_interval:,} (the last {settings.keep_checkpoints} kept)"

@@ -16,7 +16,7 @@ from raytrain.callbacks import Callbacks
 from raytrain.checkpoint import CheckpointStore
 from raytrain.console import Console
 from raytrain.errors import RunFault, RunFolderError
-from raytrain.messages import Episodes
+from raytrain.messages import Episodes, Notice
 from raytrain.plan import Plan
 from raytrain.run_folder import RunFolder
 from raytrain.snapshot import BehaviorSnapshot, Snapshot
@@ -192,6 +192,8 @@ class Controller:
                 self._on_summary(event)
             elif isinstance(event, CheckpointDue):
                 self._on_checkpoint(event)
+            elif isinstance(event, Notice):
+                self._console.message(f"{event.behavior}: {event.text}")
 
     def _on_summary(self, summary: Summary) -> None:
         produced = sum(m.produced[self._plan.behavior] for m in self._managers)  # as of the last poll

@@ -1,4 +1,6 @@
-"""Credit: how env managers are made to wait so that policy lag stays bounded.
+"""Credit: how env managers are made to wait for a trainer that is slower.
+
+On-policy (`CreditBook`) credit bounds the policy lag; off-policy (`ReplayCredit`) it bounds how far collecting runs ahead of learning.
 
 Lag = trainer version when an update uses a row − policy version that acted in it. Managers collect in *rounds*; a
 round of all managers together brings at least one buffer. The first policy message grants ``1 + max_policy_lag`` rounds,
@@ -55,8 +57,8 @@ class CreditBook:
         self._opened = True
         return self.credit()
 
-    def grant(self, version: int) -> dict[str, Credit]:
-        """One more round with the newly published `version`."""
+    def grant(self, version: int, wanted: int = 0, owed: int = 0) -> dict[str, Credit]:
+        """One more round with the newly published `version`; the rows that off-policy learning wants and owes are 0 here."""
         if not self._opened:
             raise RuntimeError("CreditBook.grant() before open().")
         self._grant(version)
@@ -83,6 +85,10 @@ class CreditBook:
         # One slice: a status call may ask from another thread while an item is being taken in.
         return [n for n, m in self._managers.items() if any(granted <= limit for granted, _ in m.rounds[:1])]
 
+    def has_more(self, wanted: int, owed: int) -> bool:
+        """Whether more could be granted without an update: never, a round comes with a version."""
+        return False
+
     def credit(self) -> dict[str, Credit]:
         """What each manager may still collect, by what has been delivered so far."""
         return {n: Credit(m.done, tuple(size for _, size in m.rounds)) for n, m in self._managers.items()}
@@ -95,3 +101,100 @@ class CreditBook:
             share = m.rate / total if known else 1.0 / len(managers)
             batches = -(-int(-(-self._buffer_size * share // 1)) // m.agents)  # rounded up to whole batches of agents
             m.rounds.append((version, max(1, batches) * m.agents))
+
+
+@dataclass(slots=True)
+class _ReplayManager:
+    agents: int
+    size: int  # agent steps of its rounds
+    rounds: list[int] = field(default_factory=list)  # sizes of those granted and not delivered yet
+    done: int = 0
+    rows: int = 0  # shipped so far
+    rows_at_round: int = 0  # of those, up to the end of the last round delivered
+
+    @property
+    def outstanding(self) -> int:
+        """Rows granted that have not arrived."""
+        return max(0, sum(self.rounds) - (self.rows - self.rows_at_round))
+
+
+class ReplayCredit:
+    """Credit of off-policy learning: managers run at most `ahead` agent steps in front of what was learnt.
+
+    Rows that no update is owed for count as learnt; before learning can begin, what it still wants is granted on top. `ahead` is
+    split into two rounds of each manager, so that one is being collected while the other is being learnt from, and a fast
+    manager, which delivers sooner, gets more of them. In lock-step all managers get one round at a time, which all must have
+    delivered before the trainer goes on. There is no lag limit: replay is older than any policy.
+
+    Args:
+        managers: manager name -> agents that act at once in it.
+        ahead: agent steps; at least one batch of all agents is granted, otherwise a manager could never act.
+        warm_up: agent steps that are collected before the first update.
+        lock_step: rounds of all managers together.
+    """
+
+    max_policy_lag: None = None
+
+    def __init__(self, managers: dict[str, int], ahead: float, warm_up: int, lock_step: bool) -> None:
+        if not managers:
+            raise ValueError("Expected at least one env manager, received none.")
+        self._lock_step = lock_step
+        self._warm_up = warm_up
+        self.ahead = max(int(ahead), sum(max(1, agents) for agents in managers.values()))
+        share = self.ahead / len(managers) / (1 if lock_step else 2)
+        self._managers: dict[str, _ReplayManager] = {}
+        for name, agents in managers.items():
+            agents = max(1, agents)
+            self._managers[name] = _ReplayManager(agents, max(1, int(share) // agents) * agents)
+
+    def open(self, version: int) -> dict[str, Credit]:
+        """The first grant: one round of the warm-up each, and what may be ahead of it."""
+        if self._warm_up:
+            for m in self._managers.values():
+                batches = -(-self._warm_up // (len(self._managers) * m.agents))
+                m.rounds.append(batches * m.agents)
+        return self.grant(version, wanted=self._warm_up)
+
+    def grant(self, version: int, wanted: int = 0, owed: int = 0) -> dict[str, Credit]:
+        """As many rounds as there is room for.
+
+        Args:
+            wanted: rows that must still come before learning can begin.
+            owed: rows taken in that an update is owed for.
+        """
+        while (names := self._next(wanted, owed)):
+            for name in names:
+                self._managers[name].rounds.append(self._managers[name].size)
+        return self.credit()
+
+    def has_more(self, wanted: int, owed: int) -> bool:
+        """Whether `grant` would grant something now."""
+        return bool(self._next(wanted, owed))
+
+    def _next(self, wanted: int, owed: int) -> list[str]:
+        """Who gets a round next: all in lock-step once nothing is on its way or owed, else the one with the fewest, if it fits."""
+        if self._lock_step:
+            return [] if owed or any(m.rounds for m in self._managers.values()) else list(self._managers)
+        room = self.ahead + wanted - owed - sum(m.outstanding for m in self._managers.values())
+        fitting = [name for name, m in self._managers.items() if m.size <= room]
+        return sorted(fitting, key=lambda name: len(self._managers[name].rounds))[:1]
+
+    def delivered(self, header: Header) -> None:
+        """Take note of an item."""
+        m = self._managers[header.manager]
+        if header.rounds_done > m.done:
+            del m.rounds[: header.rounds_done - m.done]
+            m.done, m.rows_at_round = header.rounds_done, header.agent_steps
+        m.rows = header.agent_steps
+
+    def may_update(self, version: int) -> bool:
+        """Whether an update may start: always, but in lock-step only once the round is complete."""
+        return not (self._lock_step and self.waiting_for(version))
+
+    def waiting_for(self, version: int) -> list[str]:
+        """Managers with rounds that have not arrived."""
+        return [name for name, m in self._managers.items() if m.rounds]
+
+    def credit(self) -> dict[str, Credit]:
+        """What each manager may still collect, by what has been delivered so far."""
+        return {name: Credit(m.done, tuple(m.rounds)) for name, m in self._managers.items()}

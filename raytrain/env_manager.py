@@ -150,7 +150,9 @@ class EnvManager:
 
     def _act(self, lane: _Lane, decision: DecisionSteps) -> PolicyOutput:
         with self.timers.section("act"):
-            output = lane.policy.act(decision.obs, self._rng, with_entropy=False)
+            output = lane.policy.act(
+                decision.obs, self._rng, with_entropy=False, agent_id=decision.agent_id, first=decision.first
+            )
         with self.timers.section("env_step"):
             # A copy: the env may do what it likes with it, and the actions are recorded only after it has begun to step.
             given = Actions(output.actions.continuous.copy(), output.actions.discrete.copy())

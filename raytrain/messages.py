@@ -107,3 +107,11 @@ class Episodes:
     returns: np.ndarray
     lengths: np.ndarray
     step: int
+
+
+@dataclass(frozen=True, slots=True)
+class Notice:
+    """A sentence for the user from a trainer."""
+
+    behavior: str
+    text: str

@@ -9,16 +9,22 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from envs.specs import BehaviorSpec
-from raytrain.credit import CreditBook
+from raytrain.credit import CreditBook, ReplayCredit
 from raytrain.messages import PolicyMessage
 from raytrain.queues import PolicySink, PolicySource, TrajectorySink, TrajectorySource
-from trainers.networks import initial_weights
-from trainers.settings import BehaviorSettings
+from trainers.networks import policy_layout
+from trainers.policy import Policy
+from trainers.registry import first_weights, policy_distribution
+from trainers.replay_buffer import ReplayBuffer
+from trainers.settings import BehaviorSettings, SACSettings
 from trainers.trainer import TrainerState, Weights
 
 if TYPE_CHECKING:
     from raytrain.env_manager import EnvManager
     from raytrain.trainer_loop import TrainerLoop
+
+UPDATES_AHEAD = 32
+"""Off-policy, env managers collect at most for this many updates ahead: two calls of the compiled program."""
 
 _ROLES = {"weights": 0, "trainer": 1, "env_manager": 2, "envs": 3}
 
@@ -75,14 +81,24 @@ class Plan:
     lock_step: bool
     trainer_threads: int = 1
 
-    def credit_book(self) -> CreditBook:
+    def credit_book(self, start: Start) -> CreditBook | ReplayCredit:
         """A new book; the controller's and the trainer's agree since both are made here."""
         managers = {name: self.agents for name in self.managers}
-        buffer_size = self.settings.hyperparameters.buffer_size
-        return CreditBook(managers, buffer_size, self.max_policy_lag, equal_shares=self.lock_step)
+        hyper = self.settings.hyperparameters
+        if isinstance(self.settings, SACSettings):
+            # A trainer that resumes knows itself what it wants first, and grants it as soon as it is there.
+            warm_up = max(hyper.buffer_init_steps, hyper.batch_size) if start.state is None else 0
+            return ReplayCredit(managers, UPDATES_AHEAD * hyper.steps_per_update, warm_up, self.lock_step)
+        return CreditBook(managers, hyper.buffer_size, self.max_policy_lag, equal_shares=self.lock_step)
+
+    def replay_bytes(self) -> int:
+        """Memory that the trainer's replay buffer takes (bytes); 0 on-policy."""
+        if not isinstance(self.settings, SACSettings):
+            return 0
+        return ReplayBuffer.memory_bytes(self.spec, self.settings.hyperparameters.buffer_size)
 
     def max_rows(self) -> int:
-        """Most rows an update can hold.
+        """Most rows an on-policy update can hold.
 
         Let n managers of a agents collect with lag limit K. A round of all managers brings at least b = ``buffer_size`` rows and
         fewer than b + 2na: each share is rounded up to whole batches, and its last batch may overshoot. After V <= K updates
@@ -93,15 +109,21 @@ class Plan:
 
     def first_weights(self) -> Weights:
         """The initial weights, made in NumPy so that nobody waits for TensorFlow."""
-        settings = self.settings
-        return initial_weights(
-            self.spec, settings.network_settings, np.random.default_rng(seed_branch(self.seed, "weights")),
-            initial_std=settings.hyperparameters.initial_std, shared_critic=settings.hyperparameters.shared_critic,
-        )
+        return first_weights(self.spec, self.settings, np.random.default_rng(seed_branch(self.seed, "weights")))
+
+    def first_policy(self) -> Weights:
+        """The part of the initial weights that acting needs."""
+        layout = policy_layout(self.spec, self.settings.network_settings, distribution=policy_distribution(self.settings))
+        return {name: tensor for name, tensor in self.first_weights().items() if name in layout}
+
+    def policy(self) -> Policy:
+        """A new policy, without weights."""
+        noise_steps = self.settings.hyperparameters.sde_steps if isinstance(self.settings, SACSettings) else None
+        return Policy(self.spec, self.settings.network_settings, policy_distribution(self.settings), noise_steps)
 
     def first_message(self, start: Start) -> PolicyMessage:
         """The message that sets the env managers going."""
-        return PolicyMessage(0, start.version, start.policy, self.credit_book().open(start.version))
+        return PolicyMessage(0, start.version, start.policy, self.credit_book(start).open(start.version))
 
 
 def build_env_manager(
@@ -111,7 +133,6 @@ def build_env_manager(
     """Env manager number `index` with its environments, not started yet."""
     from envs.gymnasium_env import make_batched_env
     from raytrain.env_manager import EnvManager
-    from trainers.policy import Policy
 
     env = make_batched_env(
         plan.env, plan.env_kwargs, plan.num_envs, plan.stepping, seed_branch(plan.seed, "envs"),
@@ -120,7 +141,7 @@ def build_env_manager(
     )
     b = plan.behavior
     manager = EnvManager(
-        plan.managers[index], env, {b: source}, {b: sink}, {b: Policy(plan.spec, plan.settings.network_settings)},
+        plan.managers[index], env, {b: source}, {b: sink}, {b: plan.policy()},
         {b: plan.settings.time_horizon}, seed_branch(plan.seed, "env_manager", index), ship_early=not plan.lock_step,
         should_stop=should_stop,
     )
@@ -143,7 +164,7 @@ def build_trainer_loop(plan: Plan, start: Start, source: TrajectorySource, sink:
         trainer.load_weights(start.weights)
     trainer.published(start.version)
     trainer.compile()
-    credit = plan.credit_book()
+    credit = plan.credit_book(start)
     credit.open(start.version)
     return TrainerLoop(
         plan.behavior, trainer, plan.settings, plan.spec, source, sink, credit, version=start.version,

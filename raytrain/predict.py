@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from envs.specs import BehaviorSpec, to_env_actions
+from envs.specs import BehaviorSpec, env_action_rows, to_env_actions
 from raytrain.checkpoint import load_policy_files
 from trainers.policy import Policy
 
@@ -37,8 +37,9 @@ class LoadedPolicy:
             deterministic: the most likely action (mean or arg max); otherwise a sample.
 
         Returns:
-            For one observation an action that ``env.step`` takes as it is (a NumPy integer for Discrete, an array of the space's
-            shape and dtype otherwise); for a batch the same with a leading dimension.
+            For one observation an action that ``env.step`` takes as it is: a NumPy integer for Discrete, a tuple or dict for Tuple
+            and Dict, an array of the space's shape and dtype otherwise. For a batch of n, one array ``[n, *shape]``; a list of n
+            tuples or dicts for Tuple and Dict.
 
         Raises:
             ValueError: an observation of another shape; names it, with the shape that is expected.
@@ -53,7 +54,7 @@ class LoadedPolicy:
             batch[o.name] = array[None] if single else array
         output = self._policy.act(batch, self._rng, deterministic=deterministic)
         actions = to_env_actions(self.spec.action, output.actions)
-        return actions[0] if single else actions
+        return env_action_rows(self.spec.action, actions)[0] if single else actions
 
 
 def load_policy(path: str | Path, behavior: str | None = None, which: Literal["best", "latest"] = "best", seed: int | None = None) -> LoadedPolicy:
@@ -69,6 +70,6 @@ def load_policy(path: str | Path, behavior: str | None = None, which: Literal["b
         CheckpointError: there is no usable checkpoint.
     """
     files = load_policy_files(path, behavior, which)
-    policy = Policy(files.spec, files.network)
+    policy = Policy(files.spec, files.network, files.distribution)
     policy.set_weights(files.weights, files.version)
     return LoadedPolicy(files.spec, policy, files.agent_steps, seed)

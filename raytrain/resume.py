@@ -14,6 +14,7 @@ from raytrain.plan import Plan, Start
 from raytrain.run_folder import RunFolder
 from raytrain.settings import RunConfig
 from raytrain.snapshot import BehaviorSnapshot, Snapshot
+from trainers.registry import policy_distribution
 
 
 def initial_snapshot(config: RunConfig) -> Snapshot:
@@ -35,8 +36,7 @@ def start_of(plan: Plan, snapshot: Snapshot | None, source: Snapshot | None) -> 
     if source is not None:
         one = _behavior_of(source, plan)
         return Start(one.policy, 0, weights=one.trainer), None
-    first = plan.first_weights()
-    return Start({k: v for k, v in first.items() if not k.startswith("critic/")}), None
+    return Start(plan.first_policy()), None
 
 
 def _behavior_of(snapshot: Snapshot, plan: Plan) -> BehaviorSnapshot:
@@ -48,10 +48,14 @@ def _behavior_of(snapshot: Snapshot, plan: Plan) -> BehaviorSnapshot:
     if plan.behavior not in snapshot.behaviors:
         raise CheckpointError(f"Expected a checkpoint with the behavior {plan.behavior}, received one with {', '.join(snapshot.behaviors)}.")
     one = snapshot.behaviors[plan.behavior]
-    shared = {"shared_critic": "critic/dense_0/kernel" not in one.trainer.tensors}
-    saved = {**one.network.model_dump(), **shared, **flat(one.spec.to_json())}
-    wanted = {**plan.settings.network_settings.model_dump(), **flat(plan.spec.to_json())}
-    wanted["shared_critic"] = plan.settings.hyperparameters.shared_critic
+    saved = {"trainer_type": one.trainer_type, "distribution": one.distribution, **one.network.model_dump(), **flat(one.spec.to_json())}
+    wanted = {
+        "trainer_type": plan.settings.trainer_type, "distribution": policy_distribution(plan.settings),
+        **plan.settings.network_settings.model_dump(), **flat(plan.spec.to_json()),
+    }
+    if plan.settings.trainer_type == one.trainer_type == "ppo":
+        saved["shared_critic"] = "critic/dense_0/kernel" not in one.trainer.tensors
+        wanted["shared_critic"] = plan.settings.hyperparameters.shared_critic
     differ = [f"{key}: {saved.get(key)} in the checkpoint, {wanted[key]} here" for key in wanted if saved.get(key) != wanted[key]]
     if differ:
         raise CheckpointError(

@@ -14,6 +14,8 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
+import psutil
+
 from envs.specs import BehaviorSpec
 from raytrain.backends import Backend, LocalBackend
 from raytrain.callbacks import Callbacks
@@ -119,10 +121,12 @@ def execute(config: RunConfig, local: bool, callbacks: Callbacks, console: Conso
 def _run(config, local, specs, place, callbacks, console, command, started_at, import_dirs) -> tuple[Run, Outcome]:
     saved = config.checkpoint_settings
     behavior, spec = next(iter(specs.items()))
+    fits = _plan(config, behavior, spec, local, import_dirs)
+    _check_replay(config, fits)
     if not local:
         from raytrain import cluster
 
-        cluster.check_resources(_plan(config, behavior, spec, local, import_dirs), config.distributed)
+        cluster.check_resources(fits, config.distributed)
     source = initial_snapshot(config) if saved.initialize_from and not saved.resume else None
     with RunFolder.create(saved.results_dir, saved.run_id, saved.resume, saved.force) as folder:
         store = CheckpointStore(folder.path, config.behaviors[behavior].keep_checkpoints)
@@ -225,6 +229,30 @@ def _plan(config: RunConfig, behavior: str, spec: BehaviorSpec, local: bool, imp
         agents=env.num_envs, max_policy_lag=config.policy_lag, lock_step=config.lock_step,
         trainer_threads=max(1, int(spread.trainer_cpus)),
     )
+
+
+def _check_replay(config: RunConfig, plan: Plan) -> None:
+    """Refuse a replay buffer that this machine has no memory for (on a cluster the trainer may run on another one), or that the
+    running trajectories of all agents would fill.
+
+    Raises:
+        ConfigError: with both figures, and the ``buffer_size`` that fits.
+    """
+    need, free = plan.replay_bytes(), psutil.virtual_memory().available
+    if not need:
+        return
+    size, agents = plan.settings.hyperparameters.buffer_size, len(plan.managers) * plan.agents
+    message = ""
+    if need > free:
+        message = (
+            f"expected a replay buffer that fits into memory, received one of {size:,} frames, which takes {need / 1e9:,.1f} GB where "
+            f"{free / 1e9:,.1f} GB are free; about {int(size * 0.8 * free / need):,} frames fit"
+        )
+    elif size < 2 * agents:
+        message = f"expected room for two frames of each of the {agents:,} agents, received buffer_size={size:,}; raise it to {2 * agents:,} or far more"
+    if message:
+        path = ("behaviors", plan.behavior, "hyperparameters", "buffer_size")
+        raise ConfigError([config.document.problem(path, size, message)], config.document.name)
 
 
 def _small_shared_memory() -> list[str]:

@@ -12,13 +12,16 @@ from pydantic_core import PydanticCustomError
 
 from raytrain.yaml_source import Document
 from trainers.settings import (
-    BehaviorSettings,
+    DEFAULT_TRAINER,
+    AnyBehaviorSettings,
     Flag,
     NonNegativeFloat,
     NonNegativeInt,
     Number,
     PositiveFloat,
     PositiveInt,
+    SACHyperparameters,
+    SACSettings,
     Settings,
     Whole,
     contradiction,
@@ -117,9 +120,9 @@ class RunConfig(Settings):
     """Gymnasium id, or module:factory for an environment of your own (also from the folder of this file)."""
     env_kwargs: dict[str, Any] = Field(default={})
     """Arguments of the environment, passed on unchanged."""
-    default_settings: BehaviorSettings | None = None
+    default_settings: AnyBehaviorSettings | None = None
     """What every behavior starts from; also the settings of behaviors that the file does not name."""
-    behaviors: dict[str, BehaviorSettings] = Field(default={}, validate_default=True)
+    behaviors: dict[str, AnyBehaviorSettings] = Field(default={}, validate_default=True)
     """Behavior name → how it is trained. An environment with a single agent has one behavior, named after its id: CartPole-v1 → CartPole."""
     env_settings: EnvSettings = EnvSettings()
     """How environments are stepped."""
@@ -159,7 +162,7 @@ class RunConfig(Settings):
 
     @field_validator("behaviors")
     @classmethod
-    def _some_behavior(cls, behaviors: dict[str, BehaviorSettings], info: ValidationInfo) -> dict[str, BehaviorSettings]:
+    def _some_behavior(cls, behaviors: dict[str, AnyBehaviorSettings], info: ValidationInfo) -> dict[str, AnyBehaviorSettings]:
         if not behaviors and "default_settings" in info.data and info.data["default_settings"] is None:
             raise PydanticCustomError(
                 "no_behavior",
@@ -194,7 +197,7 @@ class RunConfig(Settings):
         env_settings = EnvSettings.model_validate({**self.env_settings.model_dump(), "seed": seed})
         return self.model_copy(update={"env_settings": env_settings})
 
-    def with_behaviors(self, behaviors: Mapping[str, BehaviorSettings]) -> RunConfig:
+    def with_behaviors(self, behaviors: Mapping[str, AnyBehaviorSettings]) -> RunConfig:
         """The same run with exactly these behaviors, once the environment has said which it has."""
         return self.model_copy(update={"behaviors": dict(behaviors)})
 
@@ -202,6 +205,7 @@ class RunConfig(Settings):
         """What can be run but is probably not meant, one sentence each."""
         behaviors = self.behaviors or {"default_settings": self.default_settings}
         found = [sentence for name, settings in behaviors.items() if settings for sentence in _behavior_warnings(name, settings)]
+        found += self._trainer_warnings([name for name, settings in behaviors.items() if isinstance(settings, SACSettings)])
         if self.checkpoint_settings.resume and self.checkpoint_settings.initialize_from:
             unused = f"checkpoint_settings.initialize_from={self.checkpoint_settings.initialize_from}"
             found.append(f"{unused} is not used: resume continues from the run's own checkpoint.")
@@ -209,16 +213,53 @@ class RunConfig(Settings):
             found.append(f"stop.plateau_delta={self.stop.plateau_delta} is not used: stop.plateau_summaries is not set.")
         return found
 
+    def _trainer_warnings(self, by_sac: list[str]) -> list[str]:
+        """What does not reach a behavior because of the algorithm that trains it; `by_sac` are the names of those trained by SAC."""
+        found, spread = [], self.distributed
+        if by_sac and spread.max_policy_lag != DistributedSettings().max_policy_lag:
+            found.append(
+                f"distributed.max_policy_lag={spread.max_policy_lag} has no effect on {', '.join(by_sac)}: sac learns from steps of "
+                "every policy; hyperparameters.steps_per_update is what holds env managers and trainer together."
+            )
+        defaults = self.document.data.get("default_settings")
+        unnamed = isinstance(defaults, dict) and "trainer_type" not in defaults and defaults.get("hyperparameters")
+        if by_sac and unnamed and self.behaviors:
+            found.append(
+                f"default_settings.hyperparameters do not reach {', '.join(by_sac)}: without a trainer_type they are those of "
+                f"{DEFAULT_TRAINER}; write trainer_type: sac in default_settings if they are meant for sac."
+            )
+        return found
 
-def _behavior_warnings(name: str, settings: BehaviorSettings) -> list[str]:
-    """One sentence for each span that the run ends before reaching."""
-    spans = {
-        "hyperparameters.buffer_size": (settings.hyperparameters.buffer_size, "no update happens"),
-        "summary_freq": (settings.summary_freq, "no summary is written before the end"),
-        "checkpoint_interval": (settings.checkpoint_interval, "nothing is saved between start and end"),
-    }
-    return [
+
+def _behavior_warnings(name: str, settings: AnyBehaviorSettings) -> list[str]:
+    """One sentence for each span that the run ends before reaching, and for each key that another one leaves without effect."""
+    values, spans = settings.hyperparameters, {}
+    if isinstance(values, SACHyperparameters):
+        spans["hyperparameters.buffer_init_steps"] = (values.buffer_init_steps, "no update happens")
+    else:
+        spans["hyperparameters.buffer_size"] = (values.buffer_size, "no update happens")
+    spans["summary_freq"] = (settings.summary_freq, "no summary is written before the end")
+    spans["checkpoint_interval"] = (settings.checkpoint_interval, "nothing is saved between start and end")
+    found = [
         f"{name}: {key}={span:,} is larger than max_steps={settings.max_steps:,}: {consequence}."
         for key, (span, consequence) in spans.items()
         if span > settings.max_steps
     ]
+    if isinstance(values, SACHyperparameters):
+        found += [f"{name}: {sentence}" for sentence in _unused(values)]
+    return found
+
+
+def _unused(values: SACHyperparameters) -> list[str]:
+    """One sentence for each hyperparameter that is not used."""
+    found = []
+    if values.reward_signal_steps_per_update is not None:
+        key = f"hyperparameters.reward_signal_steps_per_update={values.reward_signal_steps_per_update:g}"
+        found.append(f"{key} is not used: the extrinsic reward signal has no network to update.")
+    users = {"use_sde": ("sde_steps", "sde_initial_log_std"), "learn_entcoef": ("target_entropy", "target_entropy_scale")}
+    for user, keys in users.items():
+        for key in keys:
+            value = getattr(values, key)
+            if not getattr(values, user) and value != SACHyperparameters.model_fields[key].default:
+                found.append(f"hyperparameters.{key}={value:g} is not used: {user} is false.")
+    return found

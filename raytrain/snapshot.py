@@ -25,6 +25,7 @@ from safetensors import SafetensorError
 from envs.specs import BehaviorSpec
 from raytrain.errors import RunFolderError
 from raytrain.files import portable_name, to_json
+from trainers.networks import Distribution
 from trainers.settings import NetworkSettings
 from trainers.trainer import TrainerState, Weights
 
@@ -48,6 +49,8 @@ class BehaviorSnapshot:
         policy_version: version under which they were published.
         agent_steps: agent steps the trainer has taken in.
         spec, network: what the weights fit to.
+        trainer_type: the algorithm.
+        distribution: how its policy draws continuous actions.
         reward: mean return of recent episodes; None if none has finished.
     """
 
@@ -58,6 +61,8 @@ class BehaviorSnapshot:
     spec: BehaviorSpec
     network: NetworkSettings
     reward: float | None = None
+    trainer_type: str = "ppo"
+    distribution: Distribution = "gaussian"
 
 
 @dataclass(frozen=True)
@@ -94,6 +99,8 @@ def encode(snapshot: Snapshot) -> dict[str, bytes]:
             "version": behavior.policy_version,
             "agent_steps": behavior.agent_steps,
             "reward": behavior.reward,
+            "trainer_type": behavior.trainer_type,
+            "distribution": behavior.distribution,
         }
         files[f"{folder}/trainer.safetensors"] = _tensors(behavior.trainer.tensors, f"trainer state of {name}")
         files[f"{folder}/trainer.json"] = to_json(behavior.trainer.scalars, f"trainer state of {name}")
@@ -208,6 +215,9 @@ def _load_policy(subfolder: Path) -> tuple[dict[str, Any], Weights]:
         "spec": BehaviorSpec.from_json(data["spec"]),
         "network": NetworkSettings(**data["network"]),
         "reward": data["reward"],
+        # Absent in checkpoints from before there was a second algorithm.
+        "trainer_type": data.get("trainer_type", "ppo"),
+        "distribution": data.get("distribution", "gaussian"),
     }
     return fields, safetensors.numpy.load_file(subfolder / "policy.safetensors")
 

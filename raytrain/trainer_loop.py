@@ -11,17 +11,19 @@ from typing import Any
 import numpy as np
 
 from envs.specs import BehaviorSpec
-from raytrain.credit import CreditBook
+from raytrain.credit import CreditBook, ReplayCredit
 from raytrain.ledger import Ledger
-from raytrain.messages import Episodes, PolicyMessage
+from raytrain.messages import Episodes, Notice, PolicyMessage
 from raytrain.queues import Item, PolicySink, TrajectorySource
 from raytrain.snapshot import BehaviorSnapshot
 from raytrain.stats import POLICY_LAG_MAX, POLICY_LAG_MEAN, QUEUE_FILL, STEPS_PER_SECOND, UPDATES_PER_SECOND, StatsBuffer
 from raytrain.timers import Timers
+from trainers.registry import policy_distribution
 from trainers.settings import BehaviorSettings
 from trainers.trainer import Trainer
 
 _SHORTEST_WINDOW_S = 0.02  # items that waited while the trainer started are taken in at once; that is no rate
+_PUBLISH_S = 1.0  # longest time without a new policy while off-policy updates are made
 _BEST_EPISODES = 100  # over which the training return of a checkpoint is taken
 
 
@@ -86,7 +88,7 @@ class TrainerLoop:
         spec: BehaviorSpec,
         source: TrajectorySource,
         sink: PolicySink,
-        credit: CreditBook,
+        credit: CreditBook | ReplayCredit,
         version: int,
         serial: int = 0,
         lock_step: bool = False,
@@ -117,6 +119,7 @@ class TrainerLoop:
         self._events_lock = threading.Lock()
         self._save_requested = False
         self._checkpoint_label: int | None = None
+        self._published_s = clock()
         self._phase = "waiting for trajectories"
 
     # -- the loop ----------------------------------------------------------------------------------------------------
@@ -134,7 +137,10 @@ class TrainerLoop:
         """
         if self._save_requested:
             self._save_requested = False
+            self._take_notices()  # of a state that was loaded
             self._emit_checkpoint(self._trainer.agent_steps)
+        if self._credit.has_more(self._trainer.rows_wanted, self._trainer.rows_held):  # off-policy, after a resume
+            self._publish(self.version)
         waiting = self._source.waiting()
         self._stats.add(QUEUE_FILL, waiting)
         if not waiting:
@@ -149,8 +155,10 @@ class TrainerLoop:
                 break
             self._take_in(item)
             ready = self._is_ready()
-            if ready:
+            while self._is_ready():  # off-policy, an item may owe several calls of updates
                 self._learn()
+            if not ready and self._credit.has_more(self._trainer.rows_wanted, self._trainer.rows_held):
+                self._publish(self.version)  # the same policy, so that collecting goes on
             if self._checkpoint_label is not None:  # after learning, so that rows held, which a checkpoint leaves out, are few
                 self._emit_checkpoint(self._checkpoint_label)
             if ready:
@@ -189,6 +197,7 @@ class TrainerLoop:
         if header.rows:
             self._held_versions.append((header.oldest_version, header.rows, float(batch.version.mean())))
         self._stats.add_all(stats)
+        self._take_notices()
         after = self._trainer.agent_steps
         if len(batch.episode_return):
             self._take_in_episodes(batch.episode_return, batch.episode_length, after)
@@ -207,14 +216,26 @@ class TrainerLoop:
         self._note_lag()
         self._phase = "updating"
         with self.timers.section("update"):
-            stats = self._trainer.update()
+            stats = self._trainer.update(self._between_chunks)
         self._stats.add_all(stats)
+        self._publish(self.version + 1)
+
+    def _between_chunks(self) -> None:
+        """Off-policy and asynchronous, a long update publishes at least once a second what it has learnt so far."""
+        off_policy = self._credit.max_policy_lag is None
+        if off_policy and not self._lock_step and self._clock() - self._published_s >= _PUBLISH_S:
+            self._publish(self.version + 1, with_grant=False)
+
+    def _publish(self, version: int, with_grant: bool = True) -> None:
         with self.timers.section("publish"):
-            self.version += 1
+            trainer = self._trainer
             self._serial += 1
-            self._trainer.published(self.version)
-            weights = self._trainer.policy_weights()
-            self._sink.publish(PolicyMessage(self._serial, self.version, weights, self._credit.grant(self.version)))
+            if version > self.version:
+                self.version = version
+                trainer.published(version)
+            credit = self._credit.grant(version, trainer.rows_wanted, trainer.rows_held) if with_grant else self._credit.credit()
+            self._sink.publish(PolicyMessage(self._serial, version, trainer.policy_weights(), credit))
+            self._published_s = self._clock()
 
     def _note_lag(self) -> None:
         rows = sum(r for _, r, _ in self._held_versions)
@@ -223,9 +244,10 @@ class TrainerLoop:
         oldest = min(o for o, _, _ in self._held_versions)
         mean = self.version - sum(r * m for _, r, m in self._held_versions) / rows
         lag = self.version - oldest
-        if lag > self._credit.max_policy_lag:
+        limit = self._credit.max_policy_lag
+        if limit is not None and lag > limit:
             raise RuntimeError(
-                f"Policy lag {lag} of {self.behavior} is above max_policy_lag={self._credit.max_policy_lag}: the credit rule is broken."
+                f"Policy lag {lag} of {self.behavior} is above max_policy_lag={limit}: the credit rule is broken."
             )
         self._stats.add(POLICY_LAG_MEAN, mean)
         self._stats.add_max(POLICY_LAG_MAX, lag)
@@ -264,6 +286,7 @@ class TrainerLoop:
             snapshot = BehaviorSnapshot(
                 trainer=self._trainer.state(), policy=self._trainer.policy_weights(), policy_version=self.version,
                 agent_steps=self._trainer.agent_steps, spec=self._spec, network=self._settings.network_settings, reward=reward,
+                trainer_type=self._settings.trainer_type, distribution=policy_distribution(self._settings),
             )
         self._emit(CheckpointDue(snapshot, label, self._env_steps_before + self.ledger.env_steps))
 
@@ -283,6 +306,10 @@ class TrainerLoop:
                     self.ledger.dropped["shutdown"] += item[0].rows
         finally:
             self._emit_checkpoint(self._trainer.agent_steps)
+
+    def _take_notices(self) -> None:
+        while self._trainer.notices:
+            self._emit(Notice(self.behavior, self._trainer.notices.pop(0)))
 
     def _emit(self, event: Any) -> None:
         with self._events_lock:

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
 import platform
@@ -15,23 +16,25 @@ from pathlib import Path
 from typing import Any
 
 import psutil
+from benchmarks.finished import episodes_folder, read_finished
 from benchmarks.harness import Job, measure
 from benchmarks.peers import LIBRARIES, MARKER, PEERS, PeerError, default_venvs, ensure
-from benchmarks.plan import NEEDS, plan
+from benchmarks.plan import LONG_TASKS, NEEDS, plan
 from benchmarks.report import markdown_page, rich_table
 from benchmarks.rows import Run, rows
 from benchmarks.run_folder import read_run_folder
 from rich.console import Console
 
 PACKAGES = ("ray", "tensorflow", "numpy", "gymnasium")
+OPTIONAL_PACKAGES = ("mujoco",)
 QUIET_CORES = 0.35
 PEER_PACKAGES = ("stable-baselines3", "sbx-rl", "sample-factory", "ray", "torch", "jax")
 
 
-def choice(text: str, allowed: tuple[str, ...]) -> tuple[str, ...]:
-    """``all``, ``none`` or names separated by commas."""
+def choice(text: str, allowed: tuple[str, ...], by_name_only: tuple[str, ...] = ()) -> tuple[str, ...]:
+    """``all`` (but for those that must be named), ``none`` or names separated by commas."""
     if text == "all":
-        return allowed
+        return tuple(name for name in allowed if name not in by_name_only)
     names = () if text == "none" else tuple(text.split(","))
     unknown = [name for name in names if name not in allowed]
     if unknown:
@@ -42,12 +45,15 @@ def choice(text: str, allowed: tuple[str, ...]) -> tuple[str, ...]:
 def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     """The command line."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--tasks", type=lambda s: choice(s, tuple(NEEDS)), default=tuple(NEEDS),
-                        help=f"all, or of {','.join(NEEDS)} (default: all)")
+    parser.add_argument("--tasks", type=lambda s: choice(s, tuple(NEEDS), LONG_TASKS), default="all",
+                        help=f"all, or of {','.join(NEEDS)} (default: all, but {','.join(LONG_TASKS)} only by name)")
     parser.add_argument("--peers", type=lambda s: choice(s, LIBRARIES), default=("sb3", "sbx", "sample-factory"),
                         help=f"all, none, or of {','.join(LIBRARIES)} (default: sb3,sbx,sample-factory)")
-    parser.add_argument("--seeds", type=int, default=3, help="seeds of cartpole-solve (default: 3)")
-    parser.add_argument("--repeats", type=int, help="rounds of the other measurements (default: 3 for startup, 1 for the rest)")
+    parser.add_argument("--seeds", type=int, default=3, help="seeds of cartpole-solve and pendulum-solve (default: 3)")
+    parser.add_argument("--repeats", type=int, help="rounds of the other measurements (default: 3 for startup, 2 for "
+                        "halfcheetah-200k, 1 for the rest)")
+    parser.add_argument("--episodes-dir", type=Path, help="folder of the counters and episode logs of halfcheetah-200k, one "
+                        "subfolder CASE-CONTESTANT-SEED a run: those that are there are read instead of run, others are kept there")
     parser.add_argument("--json", type=Path, default=Path("results/benchmark.json"), help="where every raw run goes")
     parser.add_argument("--docs", type=Path, help="page to write, e.g. docs/benchmarks.md")
     parser.add_argument("--from-json", action="store_true", help="run nothing: the table and the page from the JSON file")
@@ -65,6 +71,15 @@ def machine() -> dict[str, Any]:
         "memory_gib": round(psutil.virtual_memory().total / 2**30), "system": platform.platform(terse=True),
         "load1": round(os.getloadavg()[0], 2),
     }
+
+
+def own_versions() -> dict[str, str]:
+    """Versions of what raytrain runs on here."""
+    found = {"python": platform.python_version(), **{name: metadata.version(name) for name in PACKAGES}}
+    for name in OPTIONAL_PACKAGES:
+        with contextlib.suppress(metadata.PackageNotFoundError):
+            found[name] = metadata.version(name)
+    return found
 
 
 def peer_versions(venvs: Path, names: set[str]) -> dict[str, str]:
@@ -85,18 +100,25 @@ def wait_until_quiet(timeout_s: float = 30.0) -> None:
         continue
 
 
-def run(job: Job, logs: Path, console: Console) -> Run:
-    """One run, with a line before and one after it."""
-    wait_until_quiet()
+def run(job: Job, logs: Path, console: Console, episodes_dir: Path | None = None) -> Run:
+    """One run, or the reading of one that was made before, with a line before and one after it."""
+    kept = episodes_folder(episodes_dir.resolve(), job) if episodes_dir and job.until == "steps" else None
+    there = kept is not None and kept.exists()
+    if not there:
+        wait_until_quiet()
     title = f"{job.measurement}: {job.contestant}, seed {job.seed}" + (" (fills caches only)" if job.warm_up else "")
     console.print(f"[bold]{time.strftime('%H:%M:%S')}[/] {title} …")
-    result = measure(job, logs, read_run_folder if job.contestant.startswith("raytrain") else None)
-    shown = ("startup_s", "ray_init_s", "steps_per_s", "rows_per_s", "solve_s", "solve_steps", "other_cores", "exit_code")
+    if there:
+        result = read_finished(job, kept)
+    else:
+        result = measure(job, logs, read_run_folder if job.contestant.startswith("raytrain") else None, kept)
+    shown = ("startup_s", "ray_init_s", "steps_per_s", "updates_per_s", "rows_per_s", "solve_s", "solve_steps", "final_return",
+             "replay_percent", "other_cores", "exit_code")
     found = {**result["info"], **result}
     figures = ", ".join(f"{key} {found[key]}" for key in shown if found.get(key))
     console.print(f"         {figures}", highlight=False, markup=False)
     if result.get("error"):
-        console.print(f"         {result['error']}\n{result['log_tail']}", highlight=False, markup=False)
+        console.print(f"         {result['error']}\n{result.get('log_tail', '')}", highlight=False, markup=False)
     return result
 
 
@@ -109,14 +131,13 @@ def execute(args: argparse.Namespace, console: Console) -> dict[str, Any]:
     record: dict[str, Any] = {
         "machine": machine(), "date": time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime()),
         "command": shlex.join(["python", "scripts/benchmark.py", *sys.argv[1:]]), "tasks": list(args.tasks),
-        "versions": {"python": platform.python_version(), **{name: metadata.version(name) for name in PACKAGES}},
-        "peer_versions": peer_versions(args.venvs, venvs), "runs": [],
+        "versions": own_versions(), "peer_versions": peer_versions(args.venvs, venvs), "runs": [],
     }
     logs = args.json.parent / f"{args.json.stem}-logs"
     logs.mkdir(parents=True, exist_ok=True)
     console.print(f"{len(jobs)} runs, one at a time; logs in {logs}")
     for job in jobs:
-        record["runs"].append(run(job, logs, console))
+        record["runs"].append(run(job, logs, console, args.episodes_dir))
         record["rows"] = [row.to_json() for row in rows(args.tasks, record["runs"])]
         args.json.write_text(json.dumps(record, indent=1) + "\n")
     return record

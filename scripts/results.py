@@ -1,103 +1,159 @@
 #!/usr/bin/env python
 """Train the ready-made configurations with several seeds and write what they reach: ``python scripts/results.py``.
 
-Every run is the product's own command line. Results go to docs/results.json after each run, docs/results.md is made from it.
+Every run is the product's own command line. Results go to docs/results.json after each run; docs/results.md and the curves in
+docs/images (with matplotlib installed) are made from it.
 """
 
 from __future__ import annotations
 
 import argparse
+import csv
 import json
+import os
 import platform
 import subprocess
 import sys
 import tempfile
 import time
 from importlib.metadata import version
+from importlib.util import find_spec
 from pathlib import Path
 from statistics import median
+from typing import Any
+
+import yaml
 
 ROOT = Path(__file__).resolve().parent.parent
-FILES = ("CartPole", "Acrobot", "Pendulum", "MountainCarContinuous", "LunarLander", "LunarLanderContinuous")
+FILES = (
+    "ppo/CartPole", "ppo/Acrobot", "ppo/Pendulum", "ppo/MountainCarContinuous", "ppo/LunarLander", "ppo/LunarLanderContinuous",
+    "sac/Pendulum", "sac/CartPole", "sac/MountainCarContinuous", "sac/LunarLanderContinuous",
+)
+POINTS = 60  # of a curve that is kept
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--files", nargs="+", default=FILES, metavar="NAME", help="names in yaml/ppo (default: all)")
+    parser.add_argument("--files", nargs="+", default=FILES, metavar="NAME", help="names in yaml/, such as sac/Pendulum (default: all)")
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--json", type=Path, default=ROOT / "docs" / "results.json")
+    parser.add_argument("--from-json", action="store_true", help="run nothing: the page and the curves from the JSON file")
     options = parser.parse_args()
     data = json.loads(options.json.read_text()) if options.json.exists() else {"runs": {}}
-    data["machine"] = f"{platform.processor() or platform.machine()}, {_cores()} cores, {platform.system()}"
-    data["versions"] = {p: version(p) for p in ("ray", "tensorflow", "numpy", "gymnasium")} | {"python": platform.python_version()}
-    for name in options.files:
-        data["runs"][name] = []
-        for seed in range(1, options.seeds + 1):
-            run = train(name, seed)
-            data["runs"][name].append(run)
-            print(json.dumps({"file": name, **run}), flush=True)
-            data["date"] = time.strftime("%Y-%m-%d")
-            options.json.write_text(json.dumps(data, indent=1) + "\n")
-            options.json.with_suffix(".md").write_text(page(data), encoding="utf-8")
+    if not options.from_json:
+        data["machine"] = f"{platform.processor() or platform.machine()}, {os.cpu_count()} cores, {platform.system()}"
+        data["versions"] = {p: version(p) for p in ("ray", "tensorflow", "numpy", "gymnasium")} | {"python": platform.python_version()}
+        for name in options.files:
+            run_all(name, options.seeds, data, options.json)
+    write(data, options.json, options.files)
     return 0
 
 
-def train(name: str, seed: int) -> dict:
-    """One run of ``yaml/ppo/<name>.yaml``; what its status says, and the wall time from process start to end."""
+def run_all(name: str, seeds: int, data: dict[str, Any], path: Path) -> None:
+    """All seeds of one file; results are on disk after each."""
+    runs = []
+    for seed in range(1, seeds + 1):
+        run = train(name, seed)
+        runs.append(run)
+        print(json.dumps({"file": name, **{k: v for k, v in run.items() if k != "curve"}}), flush=True)
+        data["runs"][name] = runs
+        write(data, path, (name,))
+
+
+def train(name: str, seed: int) -> dict[str, Any]:
+    """One run of ``yaml/<name>.yaml``: what its status says, its curve, and the wall time from process start to end."""
     with tempfile.TemporaryDirectory() as folder:
-        words = [sys.executable, str(ROOT / "scripts" / "train.py"), str(ROOT / "yaml" / "ppo" / f"{name}.yaml")]
+        words = [sys.executable, str(ROOT / "scripts" / "train.py"), str(ROOT / "yaml" / f"{name}.yaml")]
         started = time.monotonic()
         done = subprocess.run([*words, "--seed", str(seed), "--results-dir", folder, "--run-id", "run"], capture_output=True, text=True, check=False)
         wall_s = time.monotonic() - started
         if done.returncode:
             raise SystemExit(f"{name}, seed {seed}: exit code {done.returncode}\n{done.stdout[-2000:]}{done.stderr[-2000:]}")
         status = json.loads((Path(folder) / "run" / "status.json").read_text())
+        curve = read_curve(next((Path(folder) / "run").glob("*/metrics.csv")))
     return {
         "seed": seed, "reason": status["reason"], "mean_return": status["mean_return"], "agent_steps": status["agent_steps"],
-        "wall_s": round(wall_s, 1), "goal_reached": "stop.reward" in status["reason"],
+        "wall_s": round(wall_s, 1), "goal_reached": "stop.reward" in status["reason"], "date": time.strftime("%Y-%m-%d"), "curve": curve,
     }
 
 
-def page(data: dict) -> str:
+def read_curve(path: Path) -> list[tuple[int, float]]:
+    """(agent steps, mean training return) of the summaries with finished episodes, at most `POINTS` of them."""
+    with path.open(newline="") as file:
+        rows = [(int(r["step"]), float(r["Environment/Cumulative Reward"])) for r in csv.DictReader(file) if r["Environment/Cumulative Reward"]]
+    every = -(-len(rows) // POINTS) or 1
+    return rows[::-every][::-1]
+
+
+def write(data: dict[str, Any], path: Path, names: tuple[str, ...]) -> None:
+    """The JSON file, the page beside it, and the curves of `names`."""
+    path.write_text(json.dumps(data) + "\n")
+    path.with_suffix(".md").write_text(page(data), encoding="utf-8")
+    if find_spec("matplotlib"):
+        for name in names:
+            runs = [run for run in data["runs"].get(name, []) if run.get("curve")]
+            if runs:
+                draw(name, runs, path.parent / "images" / f"{name.replace('/', '-').lower()}.png")
+
+
+def draw(name: str, runs: list[dict[str, Any]], path: Path) -> None:
+    """Training returns of all seeds over agent steps."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+    from matplotlib.ticker import EngFormatter
+
+    figure, axes = pyplot.subplots(figsize=(7.2, 3.4), dpi=110, layout="constrained")
+    for run in runs:
+        axes.plot(*zip(*run["curve"], strict=True), linewidth=1.8, label=f"seed {run['seed']}")
+    goal = settings(name).get("stop", {}).get("reward")
+    if goal is not None:
+        axes.axhline(goal, color="0.4", linewidth=1.0, linestyle="--", label=f"stop.reward {goal:g}")
+    axes.set(title=f"yaml/{name}.yaml", xlabel="agent steps", ylabel="training return")
+    axes.xaxis.set_major_formatter(EngFormatter(sep=""))
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.grid(alpha=0.25)
+    axes.legend(frameon=False, fontsize="small")
+    path.parent.mkdir(exist_ok=True)
+    figure.savefig(path)
+    pyplot.close(figure)
+
+
+def page(data: dict[str, Any]) -> str:
     """The page for people."""
     versions = ", ".join(f"{k} {v}" for k, v in data["versions"].items())
+    dates = sorted({run["date"] for runs in data["runs"].values() for run in runs if "date" in run})
     lines = [
         "# Results of the ready-made configurations",
         "",
-        f"Made by `python scripts/results.py` on {data.get('date')}: {data['machine']}, {versions}.",
+        f"Made by `python scripts/results.py` ({' … '.join(dict.fromkeys([*dates[:1], *dates[-1:]]))}): {data['machine']}, {versions}.",
         "",
-        "Mean return is the training return (exploration on) of the last 100 episodes, when the run ended: at the `stop.reward` of the file or at its "
-        "`max_steps`. Wall time is from process start to end, Ray and compilation included. Medians of the seeds, with all of them in brackets.",
+        "Mean return is the training return (exploration on) of the last `stop.episodes` episodes (100 unless the file says otherwise) when "
+        + "the run ended: at the file's `stop.reward` or at its `max_steps`. Wall time is from process start to end, Ray and compilation "
+        + "included. Medians of the seeds, with all of them in brackets.",
         "",
         *([data["note"], ""] if data.get("note") else []),
         "| file | goal (`stop.reward`) | reached | agent steps | wall s | mean return |",
         "| --- | --- | --- | --- | --- | --- |",
     ]
     for name, runs in data["runs"].items():
-        goal = _goal(name)
         steps, wall, value = ([r[k] for r in runs] for k in ("agent_steps", "wall_s", "mean_return"))
         lines.append(
-            f"| [{name}](../yaml/ppo/{name}.yaml) | {goal} | {sum(r['goal_reached'] for r in runs)} of {len(runs)} seeds | {_spread(steps, 0)} "
-            f"| {_spread(wall, 0)} | {_spread(value, 1)} |"
+            f"| [{name}](../yaml/{name}.yaml) | {settings(name).get('stop', {}).get('reward', '–')} "
+            f"| {sum(r['goal_reached'] for r in runs)} of {len(runs)} seeds | {_spread(steps, 0)} | {_spread(wall, 0)} | {_spread(value, 1)} |"
         )
     return "\n".join(lines) + "\n"
+
+
+def settings(name: str) -> dict[str, Any]:
+    """The configuration file of that name."""
+    return yaml.safe_load((ROOT / "yaml" / f"{name}.yaml").read_text())
 
 
 def _spread(values: list[float], decimals: int) -> str:
     shown = [f"{v:,.{decimals}f}" for v in values]
     return f"{median(values):,.{decimals}f} ({', '.join(shown)})"
-
-
-def _goal(name: str) -> str:
-    import yaml
-
-    return str(yaml.safe_load((ROOT / "yaml" / "ppo" / f"{name}.yaml").read_text())["stop"]["reward"])
-
-
-def _cores() -> int:
-    import os
-
-    return os.cpu_count() or 0
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Action distributions in NumPy: a diagonal Gaussian and a categorical per discrete branch, with log-probs and entropies.
+"""Action distributions in NumPy: a diagonal Gaussian, squashed or not, and a categorical per discrete branch.
 
 Letters: ``n`` rows (agents), ``C`` continuous dimensions, ``A`` choices of one branch. Everything is float32. Nothing here
 loops over rows, and results do not depend on the other rows. Arrays ``[n, A]`` are handled fastest in Fortran order (one
@@ -8,11 +8,18 @@ choice of all rows side by side), because every reduction runs over the few choi
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Sequence
 
 import numpy as np
 
 HALF_LOG_2PI = 0.5 * math.log(2.0 * math.pi)
+LOG_2 = math.log(2.0)
+LOG_STD_MIN, LOG_STD_MAX = -20.0, 2.0
+"""Range of a log σ that a network puts out: a smaller σ is lost when added to a mean in float32, a larger one only saturates."""
+
+# Ready-made float32 numbers: converting a Python number costs as much as the arithmetic on a few rows.
+_ZERO, _MINUS_HALF, _QUARTER, _TWO = (np.float32(x) for x in (0.0, -0.5, 0.25, 2.0))
+_FLOOR, _CEILING = np.float32(LOG_STD_MIN), np.float32(LOG_STD_MAX)
 
 
 class DiagonalGaussian:
@@ -27,6 +34,14 @@ class DiagonalGaussian:
         self.mean = mean
         self._std = np.exp(log_std)
         self._log_std_sum = float(log_std.sum())
+        self._minus_log_peak = np.float32(self._log_std_sum + len(log_std) * HALF_LOG_2PI)
+
+    def around(self, mean: np.ndarray) -> DiagonalGaussian:
+        """The same σ around other means, float32 ``[n, C]``: what is computed from σ alone is kept."""
+        moved = DiagonalGaussian.__new__(DiagonalGaussian)
+        moved.mean, moved._std = mean, self._std
+        moved._log_std_sum, moved._minus_log_peak = self._log_std_sum, self._minus_log_peak
+        return moved
 
     def sample(self, rng: np.random.Generator) -> np.ndarray:
         """A sample per row: float32 ``[n, C]``, in C order, not clipped to any bounds."""
@@ -52,14 +67,76 @@ class DiagonalGaussian:
         z /= self._std
         z *= z
         log_prob = np.add.reduce(z, axis=1)
-        log_prob *= -0.5
-        log_prob -= self._log_std_sum + self.mean.shape[1] * HALF_LOG_2PI
+        log_prob *= _MINUS_HALF
+        log_prob -= self._minus_log_peak
         return log_prob
 
     def entropy(self) -> np.ndarray:
         """Joint differential entropy Σ_c ½ log 2πe + log σ_c (nats): float32 ``[n]``, the same in every row."""
         entropy = self._log_std_sum + self.mean.shape[1] * (0.5 + HALF_LOG_2PI)
         return np.full(len(self.mean), entropy, np.float32)
+
+
+class SquashedGaussian:
+    """tanh(u) with u_c ~ N(μ_c, σ_c²) independent: an action inside (-1, 1), or at ±1 by rounding.
+
+    Everything is written in u, since tanh(u) rounds to ±1 from |u| = 9 on and u could not be found from it.
+
+    Source: Haarnoja et al. 2018, https://arxiv.org/abs/1812.05905, appendix C.
+
+    Args:
+        mean: float32 ``[n, C]``.
+        log_std: float32 ``[n, C]``, log σ, used as it is (see `clip_log_std`).
+    """
+
+    def __init__(self, mean: np.ndarray, log_std: np.ndarray):
+        self.mean = mean
+        self._log_std = log_std
+        self._std = np.exp(log_std)
+        self._constant = np.float32(mean.shape[1] * (HALF_LOG_2PI + 2.0 * LOG_2))
+
+    def sample(self, rng: np.random.Generator) -> np.ndarray:
+        """A u per row, before the tanh: float32 ``[n, C]``, in C order."""
+        noise = rng.standard_normal(self.mean.shape, dtype=np.float32)
+        noise *= self._std
+        noise += self.mean
+        return noise
+
+    def mode(self) -> np.ndarray:
+        """The u of the deterministic action: a copy of the mean, float32 ``[n, C]``.
+
+        tanh(μ) is the median of the action, not the peak of its density (which for a wide σ lies at the bounds).
+        """
+        return np.array(self.mean, order="C")
+
+    def log_prob(self, u: np.ndarray) -> np.ndarray:
+        """Log-density of the action a = tanh(u) over [-1, 1]^C: Σ_c log N(u_c; μ_c, σ_c²) − log(1 − tanh²u_c).
+
+        log(1 − tanh²u) = 2(log 2 − u − softplus(−2u)) = 2(log 2 − log(e^u + e^−u)), which is right where 1 − tanh²u rounds to 0.
+
+        Args:
+            u: float32 ``[n, C]``, before the tanh.
+
+        Returns:
+            float32 ``[n]``, finite for every finite u; not bounded above (the action's density is not).
+        """
+        z = u - self.mean
+        z /= self._std
+        z *= z
+        z *= _QUARTER
+        half = np.logaddexp(u, -u)
+        half -= z
+        log_prob = np.add.reduce(half, axis=1)
+        log_prob *= _TWO
+        log_prob -= np.add.reduce(self._log_std, axis=1)
+        log_prob -= self._constant
+        return log_prob
+
+
+def clip_log_std(log_std: np.ndarray) -> np.ndarray:
+    """Log σ within [`LOG_STD_MIN`, `LOG_STD_MAX`]: changes `log_std` (float32, any shape) itself and returns it."""
+    np.maximum(log_std, _FLOOR, out=log_std)
+    return np.minimum(log_std, _CEILING, out=log_std)
 
 
 class Categorical:
@@ -115,7 +192,7 @@ class Categorical:
     def entropy(self) -> np.ndarray:
         """−Σ_a p_a log p_a over the allowed choices (nats): float32 ``[n]``."""
         # Written as log Z − Σ e_a·z_a / Z with z ≤ 0 the shifted logits: no term is negative, so neither is the result.
-        shifted = self._shifted if self._mask is None else np.where(self._mask, self._shifted, np.float32(0.0))
+        shifted = self._shifted if self._mask is None else np.where(self._mask, self._shifted, _ZERO)
         weighted = np.add.reduce(self._unnormalized * shifted, axis=1)
         weighted /= self._total
         return self._log_total - weighted
@@ -137,7 +214,7 @@ def check_mask(mask: np.ndarray, shape: tuple[int, ...], name: str) -> None:
         )
 
 
-def joint(parts: Iterable[np.ndarray], n: int) -> np.ndarray:
+def joint(parts: Sequence[np.ndarray], n: int) -> np.ndarray:
     """Sum over the independent parts of an action (continuous part, branches) of log-probs or entropies.
 
     The log-probability of independent choices made together is the sum of theirs; so is the entropy.
@@ -146,8 +223,10 @@ def joint(parts: Iterable[np.ndarray], n: int) -> np.ndarray:
         parts: float32 ``[n]`` each.
 
     Returns:
-        float32 ``[n]``; zeros without parts.
+        float32 ``[n]``; zeros without parts, the part itself where there is only one.
     """
+    if len(parts) == 1:
+        return parts[0]
     total = np.zeros(n, np.float32)
     for part in parts:
         total += part

@@ -4,20 +4,22 @@ The NumPy policy and the TensorFlow graph both read their layers from here, so a
 
     actor/dense_{i}/kernel, /bias      body: dense layers, each followed by the activation
     actor/mean/kernel, /bias           head of the continuous part: mean of a Gaussian
-    actor/log_std                      its log standard deviation, a free vector
+    actor/log_std                      its log standard deviation (see `Distribution`): a free vector [C],
+    actor/log_std/kernel, /bias        a head [U, C] and [C], or the [U, C] of generalized state-dependent exploration
     actor/branch_{b}/kernel, /bias     head of discrete branch b: logits
     critic/dense_{i}/kernel, /bias     body of the critic (absent with a shared critic)
     critic/value_{signal}/kernel, /bias  value head of a reward signal
     normalizer/{observation}/mean, /std  only with ``network_settings.normalize``
 
 All tensors are float32; a kernel is ``[inputs, outputs]``, applied as ``x @ kernel + bias``. The input of every body is the
-concatenation of all flattened observations in the order of the spec. Letter: ``n`` rows.
+concatenation of all flattened observations in the order of the spec. ``n`` rows, ``U`` hidden units, ``C`` continuous dimensions.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 
@@ -26,6 +28,16 @@ from trainers.settings import NetworkSettings
 from trainers.trainer import Weights
 
 LOG_STD = "actor/log_std"
+
+Distribution = Literal["gaussian", "squashed_gaussian", "gsde"]
+"""How the continuous part of an action is distributed; discrete branches are categorical with all three.
+
+- ``"gaussian"``: N(μ, σ²), log σ a free vector ``actor/log_std`` ``[C]``; not squashed (PPO).
+- ``"squashed_gaussian"``: tanh(u), u ~ N(μ, σ²), log σ a head ``actor/log_std`` on the actor's body (SAC).
+- ``"gsde"``: tanh(u), u = μ + z·(ε ⊙ σ) with the body's output z, log σ a free matrix ``actor/log_std`` ``[U, C]`` and noise ε
+  ``[U, C]`` that is kept for many steps: generalized state-dependent exploration, Raffin et al. 2021,
+  https://arxiv.org/abs/2005.05719, section 3.
+"""
 
 Layout = dict[str, tuple[int, ...]]
 """Tensor name -> shape, in the order in which first weights are drawn."""
@@ -122,11 +134,13 @@ def body_layers(spec: BehaviorSpec, network: NetworkSettings, scope: str = "acto
     return tuple(Dense(f"{scope}/dense_{i}", widths[i], widths[i + 1], HIDDEN_GAIN) for i in range(network.num_layers))
 
 
-def action_heads(spec: BehaviorSpec, network: NetworkSettings) -> tuple[Dense, ...]:
-    """Heads on the actor's body: the mean of the continuous part if there is one, then the logits of each discrete branch."""
+def action_heads(spec: BehaviorSpec, network: NetworkSettings, distribution: Distribution = "gaussian") -> tuple[Dense, ...]:
+    """Heads on the actor's body: the mean of the continuous part if there is one, log σ if squashed, the logits of each branch."""
     heads = []
     if spec.action.continuous_size:
         heads.append(Dense("actor/mean", network.hidden_units, spec.action.continuous_size, POLICY_HEAD_GAIN))
+        if distribution == "squashed_gaussian":
+            heads.append(Dense(LOG_STD, network.hidden_units, spec.action.continuous_size, POLICY_HEAD_GAIN))
     for b, choices in enumerate(spec.action.discrete_branches):
         heads.append(Dense(f"actor/branch_{b}", network.hidden_units, choices, POLICY_HEAD_GAIN))
     return tuple(heads)
@@ -137,12 +151,17 @@ def value_heads(network: NetworkSettings, value_signals: Sequence[str]) -> tuple
     return tuple(Dense(f"critic/value_{signal}", network.hidden_units, 1, VALUE_HEAD_GAIN) for signal in value_signals)
 
 
-def actor_layout(spec: BehaviorSpec, network: NetworkSettings) -> Layout:
-    """Tensors of the actor: body, heads and, with continuous actions, `LOG_STD`."""
-    layout = _layout_of(*body_layers(spec, network, "actor"), *action_heads(spec, network))
-    if spec.action.continuous_size:
-        layout[LOG_STD] = (spec.action.continuous_size,)
-    return layout
+def actor_layout(spec: BehaviorSpec, network: NetworkSettings, distribution: Distribution = "gaussian") -> Layout:
+    """Tensors of the actor: body, heads and, with continuous actions whose log σ is no head, `LOG_STD`."""
+    layout = _layout_of(*body_layers(spec, network, "actor"), *action_heads(spec, network, distribution))
+    return {**layout, **_free_log_std(spec, network, distribution)}
+
+
+def _free_log_std(spec: BehaviorSpec, network: NetworkSettings, distribution: Distribution) -> Layout:
+    size = spec.action.continuous_size
+    if not size or distribution == "squashed_gaussian":
+        return {}
+    return {LOG_STD: (size,) if distribution == "gaussian" else (network.hidden_units, size)}
 
 
 def critic_layout(
@@ -165,9 +184,9 @@ def normalizer_names(observation: str) -> tuple[str, str]:
     return f"normalizer/{observation}/mean", f"normalizer/{observation}/std"
 
 
-def policy_layout(spec: BehaviorSpec, network: NetworkSettings) -> Layout:
+def policy_layout(spec: BehaviorSpec, network: NetworkSettings, distribution: Distribution = "gaussian") -> Layout:
     """Tensors that acting needs: the actor's and the normaliser's."""
-    return {**actor_layout(spec, network), **normalizer_layout(spec, network)}
+    return {**actor_layout(spec, network, distribution), **normalizer_layout(spec, network)}
 
 
 def _layout_of(*layers: Dense) -> Layout:
@@ -204,15 +223,10 @@ def initial_weights(
     value_signals: Sequence[str] = ("extrinsic",),
     shared_critic: bool = False,
 ) -> Weights:
-    """First weights of actor and critic, and an identity normaliser (mean 0, standard deviation 1) where one is used.
+    """First weights of a Gaussian actor and its critic, and an identity normaliser where one is used.
 
-    Kernels are orthogonal: gain sqrt(2) in the bodies whatever the activation, 1 in value heads, and 0.01 in policy heads, so
-    that the first policy hardly depends on the observation. Biases are 0; ``actor/log_std`` is log `initial_std`. The actor is
-    drawn first: for one state of `rng` it does not depend on the critic.
-
-    Source: orthogonal kernels: Saxe, McClelland & Ganguli 2014, https://arxiv.org/abs/1312.6120. Small last policy layer:
-    Andrychowicz et al. 2021, https://arxiv.org/abs/2006.05990, section 3.2. Gains as in the PPO of OpenAI Baselines: Huang et
-    al. 2022, https://iclr-blog-track.github.io/2022/03/25/ppo-implementation-details/, detail 2.
+    The gain of value heads is 1; see `initial_actor` for the other layers. The actor is drawn first: for one state of `rng` it
+    does not depend on the critic.
 
     Args:
         initial_std: standard deviation of continuous actions, in policy space [-1, 1]; above 0.
@@ -221,18 +235,53 @@ def initial_weights(
     Returns:
         float32 arrays by tensor name; `policy_layout` names those that acting needs.
     """
-    layers = [*body_layers(spec, network, "actor"), *action_heads(spec, network)]
-    layers += [] if shared_critic else body_layers(spec, network, "critic")
-    layers += value_heads(network, value_signals)
+    critic = () if shared_critic else body_layers(spec, network, "critic")
+    return {
+        **initial_actor(spec, network, rng, "gaussian", float(np.log(initial_std))),
+        **initial_layers([*critic, *value_heads(network, value_signals)], rng),
+        **initial_normalizer(spec, network),
+    }
+
+
+def initial_actor(
+    spec: BehaviorSpec,
+    network: NetworkSettings,
+    rng: np.random.Generator,
+    distribution: Distribution,
+    initial_log_std: float = -3.0,
+) -> Weights:
+    """First weights of an actor: the tensors of `actor_layout`.
+
+    Kernels are orthogonal: gain sqrt(2) in the body whatever the activation, and 0.01 in the heads, so that the first policy
+    hardly depends on the observation. Biases are 0, so the first σ of a squashed Gaussian is about 1.
+
+    Source: orthogonal kernels: Saxe, McClelland & Ganguli 2014, https://arxiv.org/abs/1312.6120. Small last policy layer:
+    Andrychowicz et al. 2021, https://arxiv.org/abs/2006.05990, section 3.2. Gains as in the PPO of OpenAI Baselines: Huang et
+    al. 2022, https://iclr-blog-track.github.io/2022/03/25/ppo-implementation-details/, detail 2.
+
+    Args:
+        initial_log_std: every element of a free ``actor/log_std`` (``"gaussian"``, ``"gsde"``), in policy space [-1, 1]; a
+            squashed Gaussian has none.
+    """
+    weights = initial_layers([*body_layers(spec, network, "actor"), *action_heads(spec, network, distribution)], rng)
+    for name, shape in _free_log_std(spec, network, distribution).items():
+        weights[name] = np.full(shape, initial_log_std, np.float32)
+    return weights
+
+
+def initial_layers(layers: Sequence[Dense], rng: np.random.Generator) -> Weights:
+    """Orthogonal kernels of each layer's gain, drawn in the order given, and biases of 0."""
     weights: Weights = {}
     for dense in layers:
         weights[dense.kernel] = orthogonal(dense.inputs, dense.outputs, dense.gain, rng)
         weights[dense.bias] = np.zeros(dense.outputs, np.float32)
-    if spec.action.continuous_size:
-        weights[LOG_STD] = np.full(spec.action.continuous_size, np.log(initial_std), np.float32)
-    for name, shape in normalizer_layout(spec, network).items():
-        weights[name] = (np.zeros if name.endswith("/mean") else np.ones)(shape, np.float32)
     return weights
+
+
+def initial_normalizer(spec: BehaviorSpec, network: NetworkSettings) -> Weights:
+    """The tensors of `normalizer_layout` that change nothing: mean 0, standard deviation 1."""
+    layout = normalizer_layout(spec, network)
+    return {name: (np.zeros if name.endswith("/mean") else np.ones)(shape, np.float32) for name, shape in layout.items()}
 
 
 def orthogonal(inputs: int, outputs: int, gain: float, rng: np.random.Generator) -> np.ndarray:

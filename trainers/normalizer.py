@@ -11,6 +11,7 @@ import numpy as np
 from envs.specs import BehaviorSpec, Observations
 from trainers.networks import check_observations, input_size, network_inputs, normalizer_names
 from trainers.trainer import TrainerState, Weights
+from trainers.trajectory import TrajectoryBatch
 
 CLIP = 5.0
 """Normalised observations are clipped to ±CLIP standard deviations."""
@@ -96,6 +97,18 @@ def check_finite(x: np.ndarray, where: str) -> None:
     if not finite.all():
         index = tuple(int(i) for i in np.argwhere(~finite)[0])
         raise ValueError(f"Expected finite values for {where}, received {x[index]} at index {list(index)} of {list(x.shape)}.")
+
+
+def check_batch(batch: TrajectoryBatch, manager: str) -> None:
+    """Refuse trajectories with a value that is not finite (a normaliser would clip infinity and hide it).
+
+    Raises:
+        ValueError: names the observation or the reward, the index and `manager`.
+    """
+    for where, obs in (("observations", batch.obs), ("next observations", batch.next_obs)):
+        for name, x in obs.items():
+            check_finite(x, f"{where} '{name}' from {manager or 'a manager'}")
+    check_finite(batch.reward, f"rewards from {manager or 'a manager'}")
 
 
 class NormalizerHistory:
@@ -192,6 +205,12 @@ class NormalizerHistory:
         if len(index) and (index == index[0]).all():
             return normalize(x, self._means[index[0]], self._stds[index[0]])
         return normalize(x, self._means[index], self._stds[index])
+
+    def normalize_now(self, obs: Observations) -> np.ndarray:
+        """Network inputs of rows with the present statistics, published or not: float32 ``[N, I]``, a fresh array."""
+        pairs = [self.statistics[o.name].float32() for o in self._spec.observations]
+        mean, std = (np.concatenate([pair[i].ravel() for pair in pairs]) for i in range(2))
+        return normalize(network_inputs(self._spec, obs), mean, std)
 
     def forget_before(self, version: int) -> None:
         """Drop the statistics of versions below `version`; the newest is always kept."""

@@ -14,7 +14,7 @@ import numpy as np
 
 from envs.specs import BehaviorSpec, Observations
 from trainers.networks import network_inputs, normalizer_names
-from trainers.normalizer import NormalizerHistory, check_finite
+from trainers.normalizer import NormalizerHistory, check_batch
 from trainers.ppo_update import Coefficients, PPOProgram, PPORows, UpdateResult
 from trainers.returns import explained_variance, generalized_advantages, normalize_advantages
 from trainers.reward_scaling import RewardScaler
@@ -61,6 +61,7 @@ class PPOTrainer:
         self._held: list[TrajectoryBatch] = []
         self._rewards: list[np.ndarray] = []  # of each batch held, scaled
         self._warm = self._normalizer is None
+        self.notices: list[str] = []
         self.agent_steps = 0
         self.updates = 0
         self.policy_updates = 0
@@ -74,6 +75,10 @@ class PPOTrainer:
     def rows_held(self) -> int:
         return sum(batch.rows for batch in self._held)
 
+    @property
+    def rows_wanted(self) -> int:
+        return 0
+
     def process(self, batch: TrajectoryBatch, manager: str = "") -> dict[str, float]:
         """See `Trainer.process`.
 
@@ -83,10 +88,7 @@ class PPOTrainer:
         """
         if batch.action_mask is not None:
             raise ValueError("Expected trajectories without action masks, received some with; PPO cannot learn from those.")
-        for where, obs in (("observations", batch.obs), ("next observations", batch.next_obs)):
-            for name, x in obs.items():
-                check_finite(x, f"{where} '{name}' from {manager or 'a manager'}")
-        check_finite(batch.reward, f"rewards from {manager or 'a manager'}")
+        check_batch(batch, manager)
         if batch.rows:
             reward = batch.reward if self._scaler is None else self._scaler.scale(batch, manager)
             self._rewards.append(reward * np.float32(self._settings.reward_signals.extrinsic.strength))

@@ -13,9 +13,9 @@ from dataclasses import dataclass, fields
 import numpy as np
 
 from envs.specs import BehaviorSpec
-from trainers.networks import check_weights
 from trainers.optimizer import AdamState
 from trainers.ppo_graph import STATISTICS, VALUE_BLOCK, Minibatches, PPOGraph, Progress, compiled
+from trainers.program import Program, named
 from trainers.settings import NetworkSettings, PPOHyperparameters
 from trainers.trainer import Weights
 
@@ -76,7 +76,7 @@ class UpdateResult:
     first_ratio_error: float
 
 
-class PPOProgram:
+class PPOProgram(Program):
     """The parameters of actor and critic, Adam's state, and the compiled programs that read and move them.
 
     Args:
@@ -92,50 +92,16 @@ class PPOProgram:
         self._settings = settings
         self._graph = PPOGraph.of(spec, network, settings, tuple(signals))
         self._compiled = compiled(self._graph)
-        self.layout = self._graph.layout
+        super().__init__(self._graph.layout, weights)
         self._minibatches_per_s = 0.0
         self._blocks = np.zeros((-(-max_rows // VALUE_BLOCK), VALUE_BLOCK, self._graph.columns["inputs"]), np.float32)
         self._reserve(max_rows)
-        self.set_weights(weights)
-        zeros = {name: np.zeros(shape, np.float32) for name, shape in self.layout.items()}
-        self.set_adam(zeros, zeros, 0)
 
     def _reserve(self, capacity: int) -> None:
         self.capacity = capacity
         self._packed = np.zeros((capacity, sum(self._graph.columns.values())), np.float32)
         # A slice of batch_size that begins at the last row must still lie inside.
         self._order = np.zeros((self._settings.num_epoch, capacity + self._settings.batch_size), np.int32)
-
-    # -- state -------------------------------------------------------------------------------------------------------
-
-    def set_weights(self, weights: Weights) -> None:
-        """Take over the tensors of actor and critic.
-
-        Raises:
-            ValueError: a tensor is missing, unknown, not finite or of another shape; the present ones stay.
-        """
-        check_weights(weights, self.layout, "the networks of this configuration")
-        self._parameters = self._flat(weights)
-
-    def weights(self) -> Weights:
-        """Fresh arrays of all tensors."""
-        return self._named(self._parameters)
-
-    def set_adam(self, m: Weights, v: Weights, step: int) -> None:
-        """Take over Adam's moments and its step count."""
-        self._adam = AdamState(self._flat(m), self._flat(v), tf.constant(step, tf.int64))
-
-    def adam_state(self) -> tuple[Weights, Weights, int]:
-        """Fresh arrays of Adam's first and second moments, and its step count."""
-        return self._named(self._adam.m), self._named(self._adam.v), int(self._adam.step)
-
-    def _flat(self, tensors: Weights) -> tf.Tensor:
-        return tf.constant(np.concatenate([tensors[name].ravel() for name in self.layout]), tf.float32)
-
-    def _named(self, flat: tf.Tensor) -> Weights:
-        ends = np.cumsum([np.prod(shape, dtype=np.int64) for shape in self.layout.values()])
-        parts = np.split(flat.numpy(), ends[:-1])
-        return {name: part.reshape(shape).copy() for (name, shape), part in zip(self.layout.items(), parts, strict=True)}
 
     @property
     def traces(self) -> dict[str, int]:
@@ -220,7 +186,7 @@ class PPOProgram:
 
     def _check_finite(self, means: dict[str, float], parameters: tf.Tensor, rows: PPORows) -> None:
         broken = [name.replace("_", " ") for name, value in means.items() if not np.isfinite(value)]
-        broken += [name for name, tensor in self._named(parameters).items() if not np.isfinite(tensor).all()]
+        broken += [name for name, tensor in named(self.layout, parameters).items() if not np.isfinite(tensor).all()]
         if broken:
             columns = {field.name.replace("_", " "): getattr(rows, field.name) for field in fields(PPORows)}
             extremes = ", ".join(f"{name} {x.min():.4g} … {x.max():.4g}" for name, x in columns.items() if x.size)

@@ -1,24 +1,47 @@
-"""``trainer_type`` → algorithm. Imports an algorithm (and with it TensorFlow) only when one is made."""
+"""``trainer_type`` → algorithm. Imports an algorithm (and with it TensorFlow) only when a trainer is made."""
 
 from __future__ import annotations
 
 import numpy as np
 
 from envs.specs import BehaviorSpec
-from trainers.settings import BehaviorSettings
+from trainers.networks import Distribution, initial_weights
+from trainers.sac_networks import distribution_of, initial_sac_weights
+from trainers.settings import BehaviorSettings, PPOSettings, SACSettings
 from trainers.trainer import Trainer, Weights
+
+
+def policy_distribution(settings: BehaviorSettings) -> Distribution:
+    """How the algorithm's policy draws continuous actions."""
+    return distribution_of(settings) if isinstance(settings, SACSettings) else "gaussian"
+
+
+def first_weights(spec: BehaviorSpec, settings: BehaviorSettings, rng: np.random.Generator) -> Weights:
+    """The tensors the algorithm begins with, made in NumPy so that nobody waits for TensorFlow."""
+    if isinstance(settings, SACSettings):
+        return initial_sac_weights(spec, settings, rng)
+    hyper = settings.hyperparameters
+    return initial_weights(spec, settings.network_settings, rng, initial_std=hyper.initial_std, shared_critic=hyper.shared_critic)
 
 
 def make_trainer(
     spec: BehaviorSpec, settings: BehaviorSettings, seed: np.random.SeedSequence, max_rows: int, weights: Weights
 ) -> Trainer:
-    """The trainer that ``settings.trainer_type`` names, with `weights` to begin with.
+    """The trainer that ``settings.trainer_type`` names.
+
+    Args:
+        max_rows: most rows an on-policy update is expected to hold.
+        weights: to begin with, as `first_weights` makes them.
 
     Raises:
         ValueError: unknown ``trainer_type``.
     """
-    if settings.trainer_type == "ppo":
+    if isinstance(settings, PPOSettings):
         from trainers.ppo import PPOTrainer
 
         return PPOTrainer(spec, settings, seed, max_rows, weights)
-    raise ValueError(f"Expected trainer_type to be 'ppo', received {settings.trainer_type!r}.")
+    if isinstance(settings, SACSettings):
+        from trainers.sac import SACTrainer
+
+        return SACTrainer(spec, settings, seed, weights)
+    raise ValueError(f"Expected trainer_type to be ppo or sac, received {settings.trainer_type!r}.")

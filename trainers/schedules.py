@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from trainers.settings import PPOHyperparameters
+from trainers.settings import PPOHyperparameters, SACHyperparameters
 from trainers.settings import Schedule as ScheduleKind
 
 LEARNING_RATE_FLOOR = 1e-10
@@ -57,3 +57,9 @@ def ppo_schedules(hyperparameters: PPOHyperparameters, max_steps: int) -> PPOSch
         epsilon=Schedule(h.epsilon_schedule or h.learning_rate_schedule, h.epsilon, EPSILON_FLOOR, steps),
         beta=Schedule(h.beta_schedule or h.learning_rate_schedule, h.beta, BETA_FLOOR, steps),
     )
+
+
+def sac_schedules(hyperparameters: SACHyperparameters, max_steps: int) -> Schedule:
+    """Schedule of the learning rate, the one hyperparameter of SAC that moves, over ``schedule_steps``, else `max_steps`."""
+    h = hyperparameters
+    return Schedule(h.learning_rate_schedule, h.learning_rate, LEARNING_RATE_FLOOR, h.schedule_steps or max_steps)

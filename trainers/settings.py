@@ -6,10 +6,12 @@ Keys are ML-Agents' where it has them.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from math import inf
 from numbers import Integral
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, Strict, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Discriminator, Field, Strict, Tag, field_validator, model_validator
 from pydantic_core import PydanticCustomError
 
 
@@ -128,22 +130,100 @@ class PPOHyperparameters(Settings):
 
     @model_validator(mode="after")
     def _batch_fits_buffer(self) -> PPOHyperparameters:
-        if self.batch_size > self.buffer_size:
+        _check_batch_fits_buffer(self)
+        return self
+
+
+class SACHyperparameters(Settings):
+    """``hyperparameters`` of ``trainer_type: sac`` (Haarnoja et al. 2018, https://arxiv.org/abs/1812.05905)."""
+
+    batch_size: PositiveInt = 128
+    """Rows of one update, drawn uniformly from the replay buffer."""
+    buffer_size: Annotated[int, Strict(), Field(ge=2), Whole] = 50_000
+    """Frames that the replay buffer holds, one for each agent step; a new one takes the place of the oldest."""
+    buffer_init_steps: NonNegativeInt = 0
+    """Agent steps, acted by the untrained policy, that fill the replay buffer before updates are counted."""
+    learning_rate: NonNegativeFloat = 3e-4
+    """Initial step size of Adam, for actor, critics and entropy coefficients alike."""
+    learning_rate_schedule: Schedule = "constant"
+    """How the learning rate moves over ``max_steps``; linear falls to 1e-10."""
+    schedule_steps: PositiveInt | None = None
+    """Agent steps over which a linear schedule runs; ``null`` is ``max_steps``."""
+    init_entcoef: PositiveFloat = 1.0
+    """Initial entropy coefficient α."""
+    learn_entcoef: Flag = True
+    """Learn α; ``false`` keeps it at ``init_entcoef``."""
+    tau: Annotated[Number, Field(gt=0.0, le=1.0)] = 0.005
+    """τ of the target critics: θ' ← (1 − τ)·θ' + τ·θ at each update."""
+    steps_per_update: PositiveFloat = 1.0
+    """Agent steps per update, on average; a fraction gives several updates per agent step."""
+    reward_signal_steps_per_update: PositiveFloat | None = None
+    """Agent steps per update of the networks of reward signals; ``null`` is ``steps_per_update``. The extrinsic signal has none."""
+    save_replay_buffer: Flag = False
+    """Save the replay buffer with each checkpoint, so that a resumed run goes on with it."""
+    n_step: PositiveInt = 1
+    """Rewards that a target sums before it bootstraps; fewer where the trajectory ends."""
+    target_entropy: Number | None = None
+    """Entropy (nats) at which α holds continuous actions, in policy space [-1, 1]; ``null`` is −(number of dimensions)."""
+    target_entropy_scale: Annotated[Number, Field(gt=0.0, lt=1.0)] = 0.7
+    """c of the entropy c·ln n at which α holds a discrete branch of n choices."""
+    adam_epsilon: PositiveFloat = 1e-8
+    """ε of Adam."""
+    max_grad_norm: PositiveFloat | None = None
+    """Global norm to which gradients are clipped; ``null`` does not clip."""
+    use_sde: Flag = False
+    """Explore with generalised state-dependent noise (Raffin et al. 2021, https://arxiv.org/abs/2005.05719)."""
+    sde_steps: PositiveInt | None = None
+    """Agent steps between two draws of that noise; ``null`` draws at the start of an episode only."""
+    sde_initial_log_std: Number = -3.0
+    """Initial log standard deviation of that noise."""
+
+    @field_validator("target_entropy_scale", mode="before")
+    @classmethod
+    def _entropy_within_reach(cls, scale: Any) -> Any:
+        if isinstance(scale, int | float) and not isinstance(scale, bool) and 1.0 <= scale < inf:
+            message = (
+                f"expected a number < 1, received {scale:g}; the entropy of n choices is at most ln n, so a target of c·ln n needs "
+                "c < 1, or the entropy coefficient grows without end: write target_entropy_scale: 0.7, or remove it for the default"
+            )
+            raise PydanticCustomError("entropy_out_of_reach", "{message}", {"message": message})
+        return scale
+
+    @model_validator(mode="after")
+    def _batch_fits_buffer(self) -> SACHyperparameters:
+        _check_batch_fits_buffer(self)
+        return self
+
+    @model_validator(mode="after")
+    def _warm_up_fits_buffer(self) -> SACHyperparameters:
+        if self.buffer_init_steps > self.buffer_size:
             raise contradiction(
-                "batch_size",
+                "buffer_init_steps",
                 "buffer_size",
-                f"expected batch_size to be at most buffer_size, received batch_size={self.batch_size} and "
-                f"buffer_size={self.buffer_size}; a minibatch is drawn from the buffer: lower batch_size or raise buffer_size",
+                f"expected buffer_init_steps to be at most buffer_size, received buffer_init_steps={self.buffer_init_steps} and "
+                f"buffer_size={self.buffer_size}; a longer warm-up overwrites its own first steps before anything is learnt from "
+                "them: lower buffer_init_steps or raise buffer_size",
             )
         return self
 
 
-class BehaviorSettings(Settings):
-    """How one behavior is trained."""
+def _check_batch_fits_buffer(values: PPOHyperparameters | SACHyperparameters) -> None:
+    """A minibatch above the buffer is a contradiction."""
+    if values.batch_size > values.buffer_size:
+        raise contradiction(
+            "batch_size",
+            "buffer_size",
+            f"expected batch_size to be at most buffer_size, received batch_size={values.batch_size} and "
+            f"buffer_size={values.buffer_size}; a minibatch is drawn from the buffer: lower batch_size or raise buffer_size",
+        )
 
-    trainer_type: Literal["ppo"] = "ppo"
+
+class BehaviorSettings(Settings):
+    """How one behavior is trained, whatever the algorithm; `PPOSettings` and `SACSettings` are what a behavior has."""
+
+    trainer_type: Literal["ppo", "sac"]
     """The algorithm."""
-    hyperparameters: PPOHyperparameters = PPOHyperparameters()
+    hyperparameters: PPOHyperparameters | SACHyperparameters
     """What the algorithm is tuned by."""
     network_settings: NetworkSettings = NetworkSettings()
     """Size and shape of the networks."""
@@ -161,3 +241,51 @@ class BehaviorSettings(Settings):
     """Agent steps between checkpoints."""
     threaded: Flag = True
     """Environments step while the trainer updates. ``false`` for any behavior makes the whole run lock-step."""
+
+
+class PPOSettings(BehaviorSettings):
+    """A behavior trained by proximal policy optimisation."""
+
+    trainer_type: Literal["ppo"] = "ppo"
+    """The algorithm."""
+    hyperparameters: PPOHyperparameters = PPOHyperparameters()
+    """What the algorithm is tuned by."""
+
+
+class SACSettings(BehaviorSettings):
+    """A behavior trained by soft actor-critic."""
+
+    trainer_type: Literal["sac"] = "sac"
+    """The algorithm."""
+    hyperparameters: SACHyperparameters = SACHyperparameters()
+    """What the algorithm is tuned by."""
+
+    @model_validator(mode="after")
+    def _returns_fit_trajectories(self) -> SACSettings:
+        if self.hyperparameters.n_step > self.time_horizon:
+            raise contradiction(
+                "hyperparameters.n_step",
+                "time_horizon",
+                f"expected n_step to be at most time_horizon, received n_step={self.hyperparameters.n_step} and "
+                f"time_horizon={self.time_horizon}; a trajectory is cut after time_horizon steps and no return reaches past its "
+                "end: lower n_step or raise time_horizon",
+            )
+        return self
+
+
+SETTINGS_BY_TRAINER: dict[str, type[BehaviorSettings]] = {"ppo": PPOSettings, "sac": SACSettings}
+"""``trainer_type`` → the settings of a behavior trained by it."""
+DEFAULT_TRAINER = "ppo"
+
+
+def trainer_type_of(settings: Any) -> Any:
+    """``trainer_type`` of a behavior's settings or of the mapping that stands for them, ``"ppo"`` where there is none."""
+    if isinstance(settings, BehaviorSettings):
+        return settings.trainer_type
+    return settings.get("trainer_type", DEFAULT_TRAINER) if isinstance(settings, Mapping) else DEFAULT_TRAINER
+
+
+AnyBehaviorSettings = Annotated[
+    Annotated[PPOSettings, Tag("ppo")] | Annotated[SACSettings, Tag("sac")], Discriminator(trainer_type_of)
+]
+"""A field that holds the settings of the algorithm that its ``trainer_type`` names."""

@@ -34,8 +34,10 @@ class Trainer(Protocol):
         agent_steps: rows taken in by `process` so far.
         updates: optimizer steps so far.
         policy_updates: learning calls so far.
+        notices: what the user should read, oldest first; whoever reads them empties the list.
     """
 
+    notices: list[str]
     agent_steps: int
     updates: int
     policy_updates: int
@@ -48,10 +50,17 @@ class Trainer(Protocol):
 
     @property
     def rows_held(self) -> int:
-        """Rows taken in and not learnt from yet."""
+        """Rows taken in that an update is owed for."""
+
+    @property
+    def rows_wanted(self) -> int:
+        """Rows that must still come before off-policy learning can begin; 0 once it can, and on-policy."""
 
     def update(self, between_chunks: Callable[[], None] = lambda: None) -> dict[str, float]:
-        """Learn from every row held. `between_chunks` is called about every second. Returns statistics by tag."""
+        """Learn from every row held (on-policy) or make some of the updates owed. `between_chunks` is called about every second.
+
+        Returns statistics by tag.
+        """
 
     def compile(self) -> None:
         """Get ready to learn (compile), leaving the state bit for bit as it is."""
@@ -63,7 +72,7 @@ class Trainer(Protocol):
         """What a policy needs to act: network weights and normaliser, fresh arrays that nobody changes later."""
 
     def state(self) -> TrainerState:
-        """Exact state, between two updates (rows held are not part of it)."""
+        """Exact state, between two updates (rows that an on-policy update waits for are not part of it)."""
 
     def load_state(self, state: TrainerState) -> None:
         """Continue from `state`; settings stay those given to the constructor."""

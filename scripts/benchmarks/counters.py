@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import bisect
+import itertools
 import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -121,3 +123,17 @@ def first_reached(episodes: Sequence[Episode], window: int, threshold: float, be
         if sum(e.episode_return for e in episodes[i + 1 - window : i + 1]) / window >= threshold:
             return i
     return None
+
+
+def final_return(episodes: Sequence[Episode], steps: int, window: int = 10) -> float | None:
+    """Mean return of the last `window` episodes that ended within the first `steps` env steps; None when there are fewer.
+
+    The env steps at an episode's end are the lengths of all episodes that ended by then. With several environments those still
+    running have made steps too, so the last episodes counted may end up to (environments - 1) x (length of an episode) later.
+
+    Args:
+        episodes: in the order of their end.
+    """
+    ends = list(itertools.accumulate(episode.length for episode in episodes))
+    within = episodes[: bisect.bisect_right(ends, steps)]
+    return round(sum(e.episode_return for e in within[-window:]) / window, 2) if len(within) >= window else None

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import signal
 import subprocess
 import sys
 import tempfile
@@ -14,14 +13,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-import psutil
-
-from benchmarks.counters import CounterReader, Sample, first_reached, rate, value_at
+from benchmarks.counters import CounterReader, Sample, final_return, first_reached, rate, value_at
+from benchmarks.processes import ProcessTree, busy_cpu_s, stepping_memory
 
 ADAPTERS = Path(__file__).resolve().parent / "adapters"
 POLL_S, SAMPLE_S = 0.1, 0.5
-SOLVED_EPISODES, SOLVED_RETURN = 100, 475.0
-"""CartPole-v1 counts as solved at this mean training return over this many consecutive episodes."""
+SOLVED: dict[str, tuple[int, float]] = {"cartpole": (100, 475.0), "slow-envs": (100, 475.0), "pendulum": (20, -200.0)}
+"""Case -> (episodes, return): it counts as solved at this mean training return over this many consecutive episodes."""
+LAST_EPISODES = 100
+"""Episodes in the mean at the end of a run where nothing says when the case is solved."""
 
 
 @dataclass(frozen=True)
@@ -34,9 +34,10 @@ class Job:
         command: the process; ``{dir}`` stands for the folder of this run, ``{seed}`` for the seed.
         case: which environment (a key of ``metered.CASES``).
         options: for the adapter.
-        counts: the warm-up begins when the first of these is counted: env steps, or rows learnt from.
-        until: what ends the run: the measured window is over, the task is solved, the first env step, or its own end.
-        warm_s, window_s: seconds between the first env step and the window, and its length.
+        counts: the warm-up begins when the first of these is counted: env steps, rows learnt from, or optimizer steps.
+        until: what ends the run: the measured window is over, the task is solved, the first env step, `steps`, or its own end.
+        steps: env steps that end the run with ``until="steps"``, and up to which its final return is taken.
+        warm_s, window_s: seconds between the first count and the window, and its length.
         cap_s: wall seconds after which the run is given up.
         grace_s: seconds for a clean end after SIGTERM; 0 ends the whole tree at once.
         warm_up: only fills caches; not part of any figure.
@@ -48,95 +49,14 @@ class Job:
     case: str = "cartpole"
     options: dict[str, Any] = field(default_factory=dict)
     seed: int = 0
-    counts: Literal["env", "row"] = "env"
-    until: Literal["window", "solved", "first-step", "exit"] = "window"
+    counts: Literal["env", "row", "upd"] = "env"
+    until: Literal["window", "solved", "first-step", "steps", "exit"] = "window"
+    steps: int = 0
     warm_s: float = 15.0
     window_s: float = 60.0
     cap_s: float = 240.0
     grace_s: float = 0.0
     warm_up: bool = False
-
-
-class ProcessTree:
-    """CPU time and memory of a process and all its descendants."""
-
-    def __init__(self, pid: int) -> None:
-        self._root = psutil.Process(pid)
-        self._cpu_s: dict[psutil.Process, float] = {}
-        self.peak_rss = 0
-
-    def processes(self) -> list[psutil.Process]:
-        try:
-            return [self._root, *self._root.children(recursive=True)]
-        except psutil.NoSuchProcess:
-            return []
-
-    def cpu_s(self) -> float:
-        """CPU seconds up to now (a process that ended keeps its last value); also follows the peak of the summed RSS."""
-        rss = 0
-        for process in self.processes():
-            try:
-                with process.oneshot():
-                    times = process.cpu_times()
-                    rss += process.memory_info().rss
-            except (psutil.NoSuchProcess, psutil.AccessDenied):
-                continue  # ended between the listing and here
-            self._cpu_s[process] = times.user + times.system
-        self.peak_rss = max(self.peak_rss, rss)
-        return sum(self._cpu_s.values())
-
-    def pss(self) -> int:
-        """Bytes with shared pages divided among those that share them; where the system does not tell, unique bytes."""
-        total = 0
-        for process in self.processes():
-            try:
-                memory = process.memory_full_info()
-            except (psutil.NoSuchProcess, psutil.AccessDenied):
-                continue
-            total += getattr(memory, "pss", memory.uss)
-        return total
-
-    def end(self, process: subprocess.Popen, grace_s: float) -> None:
-        """Ask the root to end cleanly within `grace_s`, then end whatever is left of the tree."""
-        everyone = {*self.processes(), *self._cpu_s}  # with those whose parent ended before them
-        if grace_s and process.poll() is None:
-            process.send_signal(signal.SIGTERM)
-            try:
-                process.wait(grace_s)
-            except subprocess.TimeoutExpired:
-                everyone |= set(self.processes())
-        everyone |= set(self.processes())
-        for kill in (False, True):
-            for member in everyone:
-                try:
-                    member.kill() if kill else member.terminate()
-                except psutil.NoSuchProcess:
-                    continue
-            _, alive = psutil.wait_procs(list(everyone), timeout=3)
-            everyone = set(alive)
-        process.wait()
-
-
-def stepping_memory(reader: CounterReader) -> list[dict[str, Any]]:
-    """Unique memory of each process that steps environments, and whether TensorFlow is mapped into it (None: cannot tell)."""
-    found = []
-    for pid in reader.counting_processes("env"):
-        try:
-            process = psutil.Process(pid)
-            maps = [m.path for m in process.memory_maps()] if hasattr(process, "memory_maps") else None
-            found.append({
-                "uss_mb": round(process.memory_full_info().uss / 1e6, 1),
-                "tensorflow": None if maps is None else any("tensorflow" in path for path in maps),
-            })
-        except (psutil.NoSuchProcess, psutil.AccessDenied):
-            continue
-    return found
-
-
-def busy_cpu_s() -> float:
-    """CPU seconds that anything on this machine has used."""
-    times = psutil.cpu_times()
-    return sum(getattr(times, name, 0.0) for name in ("user", "nice", "system", "irq", "softirq"))
 
 
 class Watch:
@@ -172,9 +92,10 @@ class Watch:
             self._next_sample_s = now + SAMPLE_S
             self.samples.append(Sample(now, steps, updates, rows, self.tree.cpu_s(), busy_cpu_s()))
         fresh = self.reader.read_episodes()
-        if fresh and self.solved is None:
+        goal = SOLVED.get(self.job.case)
+        if fresh and self.solved is None and goal is not None:
             episodes = self.reader.episodes
-            index = first_reached(episodes, SOLVED_EPISODES, SOLVED_RETURN, len(episodes) - fresh)
+            index = first_reached(episodes, *goal, len(episodes) - fresh)
             if index is not None:
                 moment = episodes[index].ended_s
                 self.solved = (moment, int(value_at([*self.samples, Sample(now, steps)], moment, "env_steps")))
@@ -188,22 +109,29 @@ class Watch:
         window_over = self.samples[-1].time_s >= self.window[1]
         if window_over and not self.memory:
             self.memory = {"pss_mib": round(self.tree.pss() / 2**20), "stepping": stepping_memory(self.reader)}
-        return {"window": window_over, "solved": self.solved is not None, "first-step": True, "exit": False}[self.job.until]
+        enough = self.reader.count("env").total >= self.job.steps
+        return {
+            "window": window_over, "solved": self.solved is not None, "first-step": True, "steps": enough, "exit": False,
+        }[self.job.until]
 
     def first_s(self) -> float | None:
-        """When the first env step (or learnt row) was counted."""
+        """When the first of what `Job.counts` names was counted."""
         return self.reader.count(self.job.counts).first_s
 
     def result(self) -> dict[str, Any]:
         """Figures of the run."""
-        first_s, steps = self.first_s(), self.reader.count("env").total
-        last = [e.episode_return for e in self.reader.episodes[-SOLVED_EPISODES:]]
+        # A run whose window waits for the first update has started long before that.
+        first_s = self.reader.count("env").first_s if self.job.counts == "upd" else self.first_s()
+        steps, window = self.reader.count("env").total, SOLVED.get(self.job.case, (LAST_EPISODES, 0.0))[0]
+        last = [e.episode_return for e in self.reader.episodes[-window:]]
         out: dict[str, Any] = {
             "startup_s": round(first_s - self.started_s, 2) if first_s else None,
             "env_steps": steps, "episodes": len(self.reader.episodes),
             "last_mean": round(sum(last) / len(last), 2) if last else None,
             "rss_peak_mib": round(self.tree.peak_rss / 2**20), **self.memory,
         }
+        if self.job.steps:
+            out["final_return"] = final_return(self.reader.episodes, self.job.steps)
         if self.job.until == "solved":
             out["solved"] = self.solved is not None
         if self.solved:
@@ -213,11 +141,12 @@ class Watch:
             out.update(
                 window_s=round(self.window[1] - self.window[0], 1),
                 steps_per_s=round(rate(self.samples, *self.window, "env_steps"), 1),
-                updates_per_s=round(rate(self.samples, *self.window, "updates"), 1),
                 rows_per_s=round(rate(self.samples, *self.window, "rows"), 1),
                 own_cores=round(own, 2),
                 other_cores=round(max(0.0, rate(self.samples, *self.window, "busy_cpu_s") - own), 2),
             )
+            if self.reader.count("upd").total:  # otherwise nobody counts them here, which is not 0 a second
+                out["updates_per_s"] = round(rate(self.samples, *self.window, "updates"), 1)
         return out
 
 
@@ -233,15 +162,21 @@ def environment(job: Job, folder: Path) -> dict[str, str]:
     return env
 
 
-def measure(job: Job, logs: Path, read_folder: Any = None) -> dict[str, Any]:
+def measure(job: Job, logs: Path, read_folder: Any = None, keep: Path | None = None) -> dict[str, Any]:
     """Run `job` and return its figures; an error is part of them, with the end of the log.
 
     Args:
         job: what to run.
         logs: folder for the output of the process.
         read_folder: called with the folder of the run after its end; what it returns is added to the figures.
+        keep: a new folder for the run, which stays; None takes one that goes.
+
+    Raises:
+        FileExistsError: `keep` is there already.
     """
-    folder = Path(tempfile.mkdtemp(prefix="bench-"))
+    if keep is not None:
+        keep.mkdir(parents=True)
+    folder = keep or Path(tempfile.mkdtemp(prefix="bench-"))
     log = logs / f"{job.measurement}-{job.contestant}-{job.seed}.log"
     load1, started_s = os.getloadavg()[0], time.time()
     command = [part.format(dir=folder, seed=job.seed) for part in job.command]
@@ -265,7 +200,8 @@ def measure(job: Job, logs: Path, read_folder: Any = None) -> dict[str, Any]:
         out.update(read_folder(folder))
     if error:
         out.update(error=error, log_tail=log.read_text(errors="replace")[-1500:])
-    shutil.rmtree(folder, ignore_errors=True)
+    if keep is None:
+        shutil.rmtree(folder, ignore_errors=True)
     return out
 
 

@@ -23,9 +23,9 @@ MARKER = "raytrain-peer.json"
 TORCH = "torch==2.13.0"
 
 RECIPES: dict[str, tuple[tuple[str, ...], ...]] = {
-    "peers": ((TORCH,), ("stable-baselines3==2.9.2", "ray[rllib]==2.60.*", "gymnasium==1.2.2")),
-    "sbx": ((TORCH,), ("sbx-rl==0.28.0", "gymnasium<1.3")),
-    "sf": ((TORCH,), ("sample-factory==2.1.1", "numpy<2")),
+    "peers": ((TORCH,), ("stable-baselines3==2.9.2", "ray[rllib]==2.60.*", "gymnasium[mujoco]==1.2.2")),
+    "sbx": ((TORCH,), ("sbx-rl==0.28.0", "gymnasium[mujoco]<1.3")),
+    "sf": ((TORCH,), ("sample-factory==2.1.1", "numpy<2", "mujoco<3", "imageio")),
 }
 """Name of a virtual env -> the package lists of successive ``pip install`` calls."""
 

@@ -15,7 +15,7 @@ NOTHING_YET = "Nothing written yet."
 HEADINGS = ("task", "what", "raytrain", "compared with", "ratio", "target", "result")
 DETAILS: tuple[tuple[str, str], ...] = (
     ("steps/s", "steps_per_s"), ("updates/s", "updates_per_s"), ("s to solve", "solve_s"), ("env steps to solve", "solve_steps"),
-    ("start-up s", "startup_s"), ("peak RSS MiB", "rss_peak_mib"), ("PSS MiB", "pss_mib"), ("own cores", "own_cores"),
+    ("final return", "final_return"), ("start-up s", "startup_s"), ("peak RSS MiB", "rss_peak_mib"), ("PSS MiB", "pss_mib"), ("own cores", "own_cores"),
     ("other cores", "other_cores"),
 )
 """Column of the table of all contestants -> key of a run."""
@@ -26,15 +26,24 @@ their own steps and log their own returns, so nothing here is a library's own re
 `python scripts/train.py FILE`, with its environment replaced by the counting one.
 
 - **steps/s**: env steps over the window (60 s after 15 s of warm-up; slow environments 30 s after 10 s; rollouts and updates
-  alone 20 s after 5 s), learning on. A call that only resets an environment of a vector is no step. **updates/s**: optimizer
-  steps over the same window, where the adapter can count them.
+  alone 20 s after 5 s; SAC as below), learning on. A call that only resets an environment of a vector is no step.
+  **updates/s**: optimizer steps over the same window, where the adapter can count them.
+- **updates/s of SAC** (sac-updates, sac-updates-pendulum): one update an env step, on 256 rows drawn from replay, 2 hidden
+  layers of 256 units; the environment steps in the same run. The peers' window is 30 s and begins 5 s after their first
+  update. raytrain's figure is the growth of `System/Updates` in its `metrics.csv` from 5 s after the first update to the end
+  of the run; the updates an env step hold it against the steps that the metered environments counted in the 30 s that begin
+  25 s after the first env step.
 - **s to solve**: from starting the interpreter until the mean of the last 100 training episodes, in order of their end over
-  all environments, reaches 475. Exploration on. raytrain's compilation cache is warm: one run before the first counts for
-  nothing.
+  all environments, reaches 475 (Pendulum-v1: of the last 20, -200). Exploration on. raytrain's compilation cache is warm: one
+  run before the first counts for nothing.
+- **final return** (halfcheetah-200k): mean return of the last 10 training episodes that ended within the first 200,000 env
+  steps, exploration on; the table has the mean over the seeds. The noise is the larger range over the seeds, ours or theirs.
 - **start-up s**: from starting the interpreter to the first env step in any process (imports, Ray, workers included). A bare
   `ray.init` is the call alone, without the import.
 - **overlap**: rollouts alone are the env manager with a fixed policy, updates alone the trainer on one buffer again and
   again, each in one process without Ray, with the configuration of the throughput run.
+- **replay**: inserting a row from each of 16 environments and sampling 16 batches of 256 from a full buffer (17 numbers seen,
+  6 acted), beside taking in and learning from the same, 16 updates, in one process without Ray.
 - **peak RSS**: summed over the process tree (shared pages counted once a process). **PSS**: at the end of the window, shared
   pages divided. **USS**: pages that nobody shares, of the processes that step environments.
 - **own cores, other cores**: CPU time a second of the contestant's tree, and of everything else on the machine; above about
@@ -42,9 +51,10 @@ their own steps and log their own returns, so nothing here is a library's own re
 - **queue operations**: time that the env manager spends shipping and the trainer taking and publishing (`timers.json`), as a
   share of the run; the larger of the two.
 
-The peers' settings are those of their own tuned examples: rl-zoo's for Stable-Baselines3 and SBX, RLlib's tuned CartPole
-example, Sample Factory's documented CartPole command with two workers. Of several configurations of a library (one process,
-worker processes) the one that suits the task runs. The exact values are in each run's `info` in the JSON."""
+The peers' settings are those of their own tuned examples: rl-zoo's for Stable-Baselines3 and SBX (but for 1,000 instead of
+10,000 random steps on HalfCheetah where updates/s are measured), RLlib's tuned CartPole example, Sample Factory's documented
+CartPole command with two workers. Of several configurations of a library (one process, worker processes) the one that suits
+the task runs. The exact values are in each run's `info` in the JSON."""
 
 
 def number(value: float | None) -> str:

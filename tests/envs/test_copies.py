@@ -10,8 +10,9 @@ from gymnasium import spaces
 
 from envs.base import EnvFault
 from envs.gymnasium_env import make_batched_env
-from envs.specs import Actions
-from envs.toy import ACTION_SPACES
+from envs.single_env import plain_action
+from envs.specs import Actions, to_env_actions
+from envs.toy import ACTION_SPACES, simple_parts
 from tests.envs import worlds
 from tests.envs.contract import Auditor, act, check_count_episode, poll, random_actions, the_behavior
 
@@ -68,6 +69,41 @@ def test_actions_are_in_the_space(key: str) -> None:
     assert len(received) > 100
     if isinstance(space, spaces.Discrete):
         assert set(received.ravel().tolist()) == set(range(int(space.start), int(space.start + space.n)))
+
+
+@pytest.mark.parametrize("key", ["hybrid_tuple", "hybrid_dict", "hybrid_nested"])
+@pytest.mark.parametrize("stepping", ["inline", "threads", "processes"])
+def test_hybrid_actions_arrive(key: str, stepping: str) -> None:
+    """C57, C59: 1,000 steps, none refused by the environment, and each copy received what the mapping says."""
+    env = make("envs.toy:EchoAction", 4, stepping, space=key, length=0)
+    name, spec = the_behavior(env)
+    rng, sent, env_steps = np.random.default_rng(0), {}, 0
+    try:
+        env.reset()
+        while env_steps < 1000:
+            steps = poll(env)
+            env_steps += steps.env_steps
+            agent_id, received = steps.decision.agent_id, steps.decision.obs["obs"]
+            for row in np.flatnonzero(~steps.decision.first):
+                np.testing.assert_array_equal(received[row], sent[agent_id[row]])
+            actions = random_actions(spec, len(agent_id), rng)
+            for slot, action in zip(agent_id, to_env_actions(spec.action, actions), strict=True):
+                sent[slot] = np.concatenate([np.ravel(part) for _, part in simple_parts(ACTION_SPACES[key], action)]).astype(np.float32)
+            env.act(name, agent_id, actions)
+    finally:
+        env.close()
+
+
+@pytest.mark.parametrize("stepping", ["inline", "threads", "processes"])
+def test_fault_shows_a_hybrid_action(stepping: str) -> None:
+    """C19: as plain numbers in the space's own structure."""
+    with pytest.raises(EnvFault, match=r"\nenv 0, episode 0, step 2, last action \(\[[34]\d\d[\d.]*, [34]\d\d[\d.]*\], (-1|0|1)\)\n"):
+        run("tests.envs.worlds:HybridCrash", stepping=stepping, n=2)
+
+
+def test_plain_action() -> None:
+    action = (np.int64(2), {"arm": (np.array(0.5), np.arange(40)), "eye": np.array([[1], [0]], np.int8)})
+    assert plain_action(action) == (2, {"arm": (0.5, [*range(32), "…"]), "eye": [[1], [0]]})
 
 
 @pytest.mark.parametrize("kind", ["float64", "float64_space", "list", "tuple_of_numpy", "int", "bool", "float16", "int_space", "scalar_space"])

@@ -7,14 +7,15 @@ import itertools
 import gymnasium as gym
 import numpy as np
 import pytest
+from gymnasium.vector.utils import batch_space
 
 from envs.base import EnvFault
 from envs.gymnasium_env import NATIVE_IDS, make_batched_env
 from envs.native import NativeVectorEnv
-from envs.specs import Actions
-from envs.toy import NaNAt, count_vector
-from tests.envs.contract import Auditor, act, check_count_episode, poll, the_behavior
-from tests.envs.worlds import Bouncing
+from envs.specs import Actions, to_env_actions
+from envs.toy import ACTION_SPACES, NaNAt, count_vector, simple_parts
+from tests.envs.contract import Auditor, act, check_count_episode, poll, random_actions, the_behavior
+from tests.envs.worlds import Bouncing, echo_vector
 
 MODES = ("NextStep", "SameStep", "Disabled")
 
@@ -238,3 +239,63 @@ def test_actions_reach_their_environment() -> None:
     assert len(received) == len(sent)
     for (waiting, wanted), actions in zip(sent, received, strict=True):
         np.testing.assert_array_equal(actions[waiting], wanted[waiting])
+
+
+@pytest.mark.parametrize("key", ["hybrid_tuple", "hybrid_dict"])
+@pytest.mark.parametrize("mode", MODES)
+def test_hybrid_actions_arrive(mode: str, key: str) -> None:
+    """C57, C59: 1,000 steps, none refused by an environment, answered at once or in parts; each received what the mapping says."""
+    env = native(echo_vector(4, mode, key, length=0))
+    name, spec = the_behavior(env)
+    rng, env_steps, sent = np.random.default_rng(0), 0, None
+    env.reset()
+    while env_steps < 1000:
+        steps = poll(env)
+        env_steps += steps.env_steps
+        if sent is not None:
+            np.testing.assert_array_equal(steps.decision.obs["obs"], sent)
+        actions = random_actions(spec, 4, rng)
+        sent = np.array([
+            np.concatenate([np.ravel(part).astype(np.float32) for _, part in simple_parts(ACTION_SPACES[key], action)])
+            for action in to_env_actions(spec.action, actions)
+        ])
+        if rng.random() < 0.5:
+            env.act(name, steps.decision.agent_id, actions)
+            continue
+        for part in np.split(rng.permutation(4), [1, 3]):
+            env.act(name, part, Actions(actions.continuous[part], actions.discrete[part]))
+
+
+@pytest.mark.parametrize("key", ["hybrid_tuple", "hybrid_dict", "hybrid_nested", "hybrid_discrete"])
+def test_hybrid_actions_are_batched_as_gymnasium_does(key: str) -> None:
+    """NEXT_STEP with ends at different times: environments that only reset get an action of the space as well."""
+    vector = count_vector(3, "NextStep", length=4, vary=True)
+    space = vector.single_action_space = ACTION_SPACES[key]
+    batched, step, received = batch_space(space, 3), vector.step, []
+    vector.step = lambda actions: (received.append(actions), step(np.zeros(3, np.int64)))[1]
+    env = native(vector)
+    env.reset()
+    auditor = Auditor(env)
+    auditor.run(60, np.random.default_rng(0))
+    assert len(auditor.finished) > 5
+    assert len(received) * 3 > 60, "some were reset"
+    for actions in received:
+        assert batched.contains(actions)
+        for inner, part in simple_parts(batched, actions):
+            assert (type(part), part.dtype, part.shape) == (np.ndarray, inner.dtype, inner.shape)
+
+
+def test_fault_shows_a_hybrid_action() -> None:
+    """C54: the one of the environment that the fault is about."""
+    vector = gym.vector.SyncVectorEnv([lambda: NaNAt(1000), lambda: NaNAt(2)])
+    vector.single_action_space = ACTION_SPACES["hybrid_tuple"]
+    step = vector.step
+    vector.step = lambda actions: step(np.zeros(2, np.int64))
+    env = native(vector)
+    name, _ = the_behavior(env)
+    env.reset()
+    for number in range(2):
+        poll(env)
+        env.act(name, np.arange(2), Actions(np.array([[0, 0], [-1, number]], np.float32), np.array([[0], [number]], np.int32)))
+    with pytest.raises(EnvFault, match=r"env 1, episode 0, step 2, last action \(\[300.0, 500.0\], 0\)"):
+        poll(env)

@@ -9,6 +9,7 @@ import pytest
 from gymnasium import spaces
 
 from envs.spaces import ObservationReader, action_spec, behavior_spec, observation_spec, read_flag, read_reward
+from envs.specs import ActionSpec
 
 
 def reader(space: spaces.Box) -> ObservationReader:
@@ -50,11 +51,54 @@ def test_other_observations_are_refused_by_name(space: spaces.Space) -> None:
 
 
 @pytest.mark.parametrize("space", [
-    spaces.MultiBinary(4), spaces.Tuple((UNIT, spaces.Discrete(3))), spaces.Dict({"move": UNIT}), spaces.Text(3),
+    spaces.Sequence(UNIT), spaces.OneOf((UNIT, spaces.Discrete(3))), spaces.Text(3), spaces.Box(0, 1, (2,), np.bool_),
 ], ids=lambda space: type(space).__name__)
 def test_other_actions_are_refused_by_name(space: spaces.Space) -> None:
-    with pytest.raises(ValueError, match=r"(?s)MyEnv: the action space is .*supported are: Box with finite bounds, Discrete and Multi"):
+    supported = r"supported are: Box with finite bounds, Discrete, MultiDiscrete, MultiBinary, and Tuple and Dict of these\."
+    with pytest.raises(ValueError, match=rf"(?s)^MyEnv: the action space is .*{supported}$") as error:
         action_spec(space, "MyEnv")
+    assert str(space) in str(error.value)
+    inside = spaces.Tuple((UNIT, spaces.Dict({"arm": space})))
+    with pytest.raises(ValueError, match=rf"(?s)^MyEnv: the action space at \[1\]\['arm'\] is .*{supported}$"):
+        action_spec(inside, "MyEnv")
+
+
+def test_multi_binary_is_branches_of_two() -> None:
+    assert action_spec(spaces.MultiBinary((2, 3)), "MyEnv") == ActionSpec(
+        "multi_binary", discrete_branches=(2,) * 6, starts=(0,) * 6, shape=(2, 3), dtype="int8")
+
+
+def test_tuple_and_dict_are_flattened_in_their_own_order() -> None:
+    space = spaces.Tuple((
+        spaces.MultiDiscrete([2, 4], start=[0, -1]), spaces.Dict({"b": spaces.Box(-2, 5, (), np.int16), "a": spaces.Discrete(3, start=7)}),
+        spaces.Box(0.0, 1.0, (2, 1), np.float32),
+    ))
+    spec = action_spec(space, "MyEnv")
+    assert (spec.kind, spec.continuous_size, spec.discrete_branches) == ("hybrid", 3, (2, 4, 3))
+    assert (spec.low, spec.high, spec.starts, spec.shape) == ((-2, 0, 0), (5, 1, 1), (0, -1, 7), ())
+    assert [part.path for part in spec.parts] == [(0,), (1, "a"), (1, "b"), (2,)]
+    assert [part.action for part in spec.parts] == [
+        action_spec(s, "MyEnv") for s in (space[0], space[1]["a"], space[1]["b"], space[2])]
+
+
+@pytest.mark.parametrize(("space", "message"), [
+    (spaces.Tuple(()), r"the action space is an empty Tuple"),
+    (spaces.Dict({}), r"the action space is an empty Dict"),
+    (spaces.Dict({"a": UNIT, "b": spaces.Tuple(())}), r"the action space at \['b'\] is an empty Tuple; give it a space, or leave it out"),
+    (spaces.Dict({1: UNIT}), r"the action space is a Dict with the key 1; expected text as keys"),
+])
+def test_refused_tuples_and_dicts(space: spaces.Space, message: str) -> None:
+    with pytest.raises(ValueError, match=f"^MyEnv: {message}"):
+        action_spec(space, "MyEnv")
+
+
+def test_infinite_box_inside_is_named_by_its_place() -> None:
+    """C57: which of the spaces, which bound, and what to do."""
+    bad = spaces.Box(np.array([-1, -np.inf]), np.array([1, 1]), dtype=np.float32)
+    with pytest.raises(ValueError, match=r"(?s)^MyEnv: the action space at \[1\] is Box.*at index \[1\] are low=-inf, .*Give the Box finite"):
+        action_spec(spaces.Tuple((spaces.Discrete(2), bad)), "MyEnv")
+    with pytest.raises(ValueError, match=r"(?s)^MyEnv: the action space at \['arm'\]\[0\] is Box.*at index \[1\] are low=-inf"):
+        action_spec(spaces.Dict({"arm": spaces.Tuple((bad,)), "eye": UNIT}), "MyEnv")
 
 
 @pytest.mark.parametrize(("space", "index"), [

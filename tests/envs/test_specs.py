@@ -6,10 +6,11 @@ import json
 
 import numpy as np
 import pytest
+from gymnasium import spaces
 
 from envs.spaces import action_spec, behavior_spec
-from envs.specs import Actions, BehaviorSpec, no_terminal_steps, to_env_actions
-from envs.toy import ACTION_SPACES
+from envs.specs import Actions, BehaviorSpec, env_action_rows, no_terminal_steps, path_text, to_env_actions
+from envs.toy import ACTION_SPACES, simple_parts
 from tests.envs.contract import random_actions
 
 
@@ -62,13 +63,79 @@ def test_every_action_is_in_its_space(key: str) -> None:
     actions.continuous[:3] = np.array([[-1], [1], [1e30]])
     policy_space = actions.continuous.copy(), actions.discrete.copy()
     env_actions = to_env_actions(spec, actions)
-    assert env_actions.dtype == space.dtype
-    assert env_actions.shape == (1000, *space.shape)
-    for row in range(1000):
-        assert space.contains(env_actions[row, ...] if spec.kind == "box" else env_actions[row])
+    if spec.kind != "hybrid":
+        assert env_actions.dtype == space.dtype
+        assert env_actions.shape == (1000, *space.shape)
+    rows = env_action_rows(spec, env_actions)
+    assert len(rows) == 1000
+    for action in rows:
+        assert space.contains(action)
+        for simple, part in simple_parts(space, action):
+            assert isinstance(part, np.integer if isinstance(simple, spaces.Discrete) else np.ndarray)
+            assert (part.dtype, part.shape) == (simple.dtype, simple.shape)
+            if isinstance(part, np.ndarray):
+                assert not np.shares_memory(part, actions.discrete), "an environment may write into its action (C20)"
+                part[...] = 99
+    for action in rows:
+        for _, part in simple_parts(space, action):
+            assert isinstance(part, np.integer) or (part == 99).all(), "no two environments share an action"
     np.testing.assert_array_equal(actions.continuous, policy_space[0])
     np.testing.assert_array_equal(actions.discrete, policy_space[1])
-    assert not np.shares_memory(env_actions, actions.discrete), "an environment may write into its action (C20)"
+
+
+def hybrid(space: spaces.Space, continuous_rows: list[list[float]], discrete_rows: list[list[int]]) -> list:
+    spec, n = action_spec(space, "env"), len(continuous_rows)
+    continuous = np.array(continuous_rows, np.float32).reshape(n, spec.continuous_size)
+    return to_env_actions(spec, Actions(continuous, np.array(discrete_rows, np.int32).reshape(n, len(spec.discrete_branches))))
+
+
+def test_tuple_of_box_and_discrete() -> None:
+    """C57, C59: bounds and start of each part; one tuple for each agent."""
+    env_actions = hybrid(ACTION_SPACES["hybrid_tuple"], [[-1, 1], [0, -3], [1, 0.5]], [[0], [1], [2]])
+    assert [(type(a), a[0].tolist(), a[1]) for a in env_actions] == [
+        (tuple, [300, 500], -1), (tuple, [400, 300], 0), (tuple, [500, 450], 1)]
+    assert hybrid(ACTION_SPACES["hybrid_tuple"], [], []) == []
+
+
+def test_dict_takes_the_order_of_the_space() -> None:
+    """C57, C59: Gymnasium sorts the keys (gear, lift, turn); every part gets its own dimensions and branches, integers rounded."""
+    (action,) = hybrid(ACTION_SPACES["hybrid_dict"], [[0.6, -1, 1, 0]], [[1, 3]])
+    assert {key: value.tolist() for key, value in action.items()} == {"gear": [1, 28], "lift": [[1], [-1]], "turn": [1, 5]}
+    assert list(action) == list(ACTION_SPACES["hybrid_dict"].spaces) == ["gear", "lift", "turn"]
+
+
+def test_dict_that_is_not_sorted() -> None:
+    space = spaces.Dict([("b", spaces.Discrete(5)), ("a", spaces.Discrete(7))], sort_keys=False)
+    assert hybrid(space, [[]], [[4, 6]]) == [{"b": 4, "a": 6}]
+
+
+def test_nested() -> None:
+    first, second = hybrid(ACTION_SPACES["hybrid_nested"], [[-1], [1]], [[0, 1, 0, 3], [0, 0, 1, 2]])
+    assert second == (2, {"arm": (pytest.approx(0.3), pytest.approx(np.array([0, 1]))), "eye": 2})
+    number, inner = first
+    assert (number, inner["eye"], inner["arm"][0], inner["arm"][1].tolist()) == (2, 3, pytest.approx(-0.1), [1, 0])
+
+
+@pytest.mark.parametrize("key", ["hybrid_tuple", "hybrid_dict", "hybrid_nested", "hybrid_discrete"])
+def test_hybrid_is_the_sum_of_its_parts(key: str) -> None:
+    """Each part maps as its space alone does, with the dimensions and branches that are its own."""
+    spec = action_spec(ACTION_SPACES[key], "env")
+    actions = random_actions(behavior_spec(ACTION_SPACES["box_0_1"], ACTION_SPACES[key], "env"), 20, np.random.default_rng(0))
+    together = [list(simple_parts(ACTION_SPACES[key], action)) for action in to_env_actions(spec, actions)]
+    continuous_left, discrete_left = actions.continuous, actions.discrete
+    for column, part in enumerate(spec.parts):
+        size, branches = part.action.continuous_size, len(part.action.discrete_branches)
+        alone = to_env_actions(part.action, Actions(continuous_left[:, :size], discrete_left[:, :branches]))
+        continuous_left, discrete_left = continuous_left[:, size:], discrete_left[:, branches:]
+        for row in range(20):
+            space, value = together[row][column]
+            assert action_spec(space, "env") == part.action
+            np.testing.assert_array_equal(value, alone[row])
+    assert continuous_left.size == discrete_left.size == 0
+
+
+def test_path_text() -> None:
+    assert path_text((0, "arm", 1)) == "[0]['arm'][1]"
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
@@ -79,12 +146,23 @@ def test_non_finite_actions_are_refused(value: float) -> None:
     actions.continuous[2, 1] = value
     with pytest.raises(ValueError, match=f"received {value} in dimension 1 of row 2"):
         to_env_actions(spec, actions)
+    spec = action_spec(ACTION_SPACES["hybrid_tuple"], "env")
+    with pytest.raises(ValueError, match=f"received {value} in dimension 1 of row 2"):
+        to_env_actions(spec, Actions(actions.continuous, np.zeros((3, 1), np.int32)))
 
 
 @pytest.mark.parametrize("key", ACTION_SPACES)
 def test_spec_survives_json(key: str) -> None:
     spec = behavior_spec(ACTION_SPACES["box_0_1"], ACTION_SPACES[key], "env")
     assert BehaviorSpec.from_json(json.loads(json.dumps(spec.to_json()))) == spec
+
+
+def test_spec_that_was_saved_without_parts() -> None:
+    """Checkpoints from before there were hybrid actions load."""
+    spec = behavior_spec(ACTION_SPACES["box_0_1"], ACTION_SPACES["box_asymmetric"], "env")
+    saved = spec.to_json()
+    del saved["action"]["parts"]
+    assert BehaviorSpec.from_json(json.loads(json.dumps(saved))) == spec
 
 
 def test_no_terminal_steps_has_the_shapes_of_the_spec() -> None:

@@ -27,7 +27,8 @@ def play(env: gym.Env, actions: list[Any]) -> tuple[list[list[float]], list[floa
 @pytest.mark.parametrize("env", [
     toy.ConstReward(), toy.TwoStepTerminal(), toy.RandomObs(), toy.EchoAction("multi_discrete_start"), toy.NaNAt(1000),
     toy.CrashAt(1000), toy.SlowStep(0.0), toy.SimpleEnvironment(), toy.SimpleEnvironment("continuous", 3),
-    toy.SimpleEnvironment("discrete", 2),
+    toy.SimpleEnvironment("discrete", 2), toy.SimpleEnvironment("hybrid"), toy.SimpleEnvironment("hybrid", 2),
+    *(toy.EchoAction(key) for key in toy.ACTION_SPACES if key.startswith("hybrid")),
 ], ids=lambda env: type(env).__name__)
 @pytest.mark.filterwarnings("ignore")
 def test_keeps_to_gymnasiums_rules(env: gym.Env) -> None:
@@ -55,7 +56,7 @@ def test_count_obs() -> None:
 
 
 @pytest.mark.parametrize("step_size", [0.1, 0.2, 0.5])
-@pytest.mark.parametrize("action", ["discrete", "continuous"])
+@pytest.mark.parametrize("action", ["discrete", "continuous", "hybrid"])
 @pytest.mark.parametrize("dimensions", [1, 2])
 def test_simple_environment(action: str, dimensions: int, step_size: float) -> None:
     """A perfect episode takes 1 / step_size steps and totals about 1, the wrong way about -1."""
@@ -65,10 +66,12 @@ def test_simple_environment(action: str, dimensions: int, step_size: float) -> N
             obs, _ = env.reset(seed=seed)
             goal = int(obs[0])
             side = goal if right else -goal
-            move: Any = np.full(dimensions, float(side)) if action == "continuous" else np.full(dimensions, (side + 1) // 2)
+            discrete: Any = np.full(dimensions, (side + 1) // 2) if dimensions > 1 else (side + 1) // 2
+            continuous = np.full(dimensions, float(side), np.float32)
+            move = {"discrete": discrete, "continuous": continuous, "hybrid": (continuous, discrete)}[action]
             total, steps, terminated = 0.0, 0, False
             while not terminated:
-                obs, reward, terminated, truncated, _ = env.step(move if dimensions > 1 or action == "continuous" else int(move[0]))
+                obs, reward, terminated, truncated, _ = env.step(move)
                 assert obs.tolist() == [goal]
                 assert not truncated
                 total, steps = total + reward, steps + 1
@@ -84,6 +87,35 @@ def test_simple_environment_has_both_goals_and_needs_every_dimension() -> None:
     env.reset(seed=0)
     ends = [env.step([1, n % 2])[2] for n in range(20)]
     assert not any(ends), "the second dimension goes to and fro"
+
+
+def test_simple_environment_needs_both_parts_of_a_hybrid_action() -> None:
+    """An episode goes on while the discrete or the continuous position is on its way; both are paid for."""
+    env = toy.SimpleEnvironment("hybrid", step_size=0.5)
+    goal = int(env.reset(seed=0)[0][0])
+    right, wrong = max(goal, 0), max(-goal, 0)
+    assert [env.step((np.zeros(1), right))[2] for _ in range(5)] == [False] * 5, "the continuous one stays"
+    env.reset(seed=0)
+    assert [env.step((np.array([goal]), n % 2))[2] for n in range(5)] == [False] * 5, "the discrete one goes to and fro"
+    env.reset(seed=0)
+    env.step((np.array([goal]), wrong))
+    assert env.step((np.array([goal]), wrong))[1:3] == (pytest.approx(0.0), True)
+    with pytest.raises(ValueError, match="expected 'discrete', 'continuous' or 'hybrid', received 'both'"):
+        toy.SimpleEnvironment("both")
+
+
+@pytest.mark.parametrize(("key", "action"), [
+    ("discrete", 3), ("discrete", np.int32(3)), ("discrete", np.int64(4)), ("box_0_1", np.array([0.5, 1.5])),
+    ("box_scalar", np.float32(0.1)), ("hybrid_tuple", (np.array([400, 400], np.float32), 1)),
+    ("hybrid_tuple", (np.array([400, 501], np.float32), np.int64(1))), ("hybrid_tuple", (np.array([400, 400], np.float32), np.int64(2))),
+    ("hybrid_tuple", (np.array([400, 400], np.float16), np.int64(1))), ("hybrid_dict", (np.zeros(2),)),
+])
+def test_echo_action_refuses(key: str, action: Any) -> None:
+    """It is strict, so what it lets pass is right: bounds, type, dtype and structure."""
+    env = toy.EchoAction(key)
+    env.reset()
+    with pytest.raises(ValueError, match="is not"):
+        env.step(action)
 
 
 def test_simple_environment_pays_the_mean_of_the_dimensions() -> None:

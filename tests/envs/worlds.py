@@ -12,7 +12,7 @@ from gymnasium import spaces
 from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
 
-from envs.toy import CountObs, CrashAt, MutatingObs, count_vector
+from envs.toy import ACTION_SPACES, CountObs, CrashAt, EchoAction, MutatingObs, count_vector
 
 __all__ = ["CountObs", "count_vector"]
 
@@ -111,6 +111,12 @@ class LeavesAChild(CrashAt):
         return np.array([self._helper], np.float32)
 
 
+class HybridCrash(CrashAt):
+    """Fails with an action of two parts."""
+
+    action_space = ACTION_SPACES["hybrid_tuple"]
+
+
 class WithSpaces(gym.Env):
     """Has the spaces it is given."""
 
@@ -191,6 +197,11 @@ def two_whatever_you_ask() -> VectorEnv:
 def mutating_vector(num_envs: int, autoreset_mode: str) -> VectorEnv:
     """`MutatingObs` in a vector environment that hands out its own buffers."""
     return gym.vector.SyncVectorEnv([lambda: MutatingObs(5)] * num_envs, copy=False, autoreset_mode=autoreset_mode)
+
+
+def echo_vector(num_envs: int, autoreset_mode: str, space: str, length: int = 10) -> VectorEnv:
+    """`EchoAction` in a vector environment."""
+    return gym.vector.SyncVectorEnv([lambda: EchoAction(space, length)] * num_envs, autoreset_mode=autoreset_mode)
 
 
 def crashing_vector(num_envs: int) -> VectorEnv:

@@ -15,7 +15,7 @@ from envs.specs import ActionSpec, BehaviorSpec, ObservationSpec
 from trainers.networks import initial_weights
 from trainers.policy import Policy, PolicyOutput
 from trainers.ppo import PPOTrainer
-from trainers.settings import BehaviorSettings
+from trainers.settings import PPOSettings
 from trainers.trajectory import TrajectoryBatch
 
 ROWS = 512
@@ -85,7 +85,7 @@ def trajectories(obs, next_obs, out: PolicyOutput, reward, version: int, steps: 
 def learn(world, updates: int, seed: int = 0, network: dict | None = None, **hyper) -> float:
     """Mean return of the last batch after `updates` updates."""
     spec = BehaviorSpec((ObservationSpec("obs", (3,)),), SPACES[world.kind])
-    settings = BehaviorSettings.model_validate({
+    settings = PPOSettings.model_validate({
         "hyperparameters": {
             "buffer_size": ROWS, "batch_size": 128, "learning_rate": 0.01, "num_epoch": 4, "beta": 0.001, "initial_std": 0.5,
             **hyper,

@@ -8,13 +8,13 @@ from collections.abc import Callable
 
 import numpy as np
 
-from raytrain.credit import CreditBook
+from raytrain.credit import CreditBook, ReplayCredit
 from raytrain.env_manager import EnvManager
 from raytrain.messages import QUEUE_CAPACITY, Header, PolicyMessage
 from raytrain.queues import Item, LocalExchange
 from raytrain.trainer_loop import TrainerLoop
-from tests.raytrain.fakes import BEHAVIOR, SPEC, FakePolicy, RecorderTrainer, ScriptedEnv, weights_of
-from trainers.settings import BehaviorSettings, PPOHyperparameters
+from tests.raytrain.fakes import BEHAVIOR, SPEC, FakePolicy, RecorderTrainer, ReplayRecorder, ScriptedEnv, weights_of
+from trainers.settings import PPOHyperparameters, PPOSettings, SACHyperparameters, SACSettings
 from trainers.trajectory import TrajectoryBatch
 
 
@@ -86,13 +86,16 @@ class FakeRun:
         delay: turns that a policy message takes to arrive at a manager.
         speeds: weights by which managers, then the trainer, get their turns; equal by default.
         seed: of the order of turns.
+        steps_per_update, warm_up, ahead: of an off-policy trainer, where ``steps_per_update`` is given.
     """
 
     def __init__(
         self, envs: list[ScriptedEnv], buffer_size: int = 32, max_policy_lag: int = 1, time_horizon: int = 8,
         max_steps: int = 10**9, capacity: int = QUEUE_CAPACITY, lock_step: bool = False, delay: int = 0,
         speeds: list[float] | None = None, seed: int = 0, summary_freq: int = 10**9, checkpoint_interval: int = 10**9,
+        steps_per_update: float | None = None, warm_up: int = 0, ahead: float = 0.0,
     ) -> None:
+        off_policy = steps_per_update is not None
         self._random = random.Random(seed)
         ticks = itertools.count()
 
@@ -105,7 +108,9 @@ class FakeRun:
         names = [f"env-manager-{i}" for i in range(len(envs))]
         agents = {name: env.num_slots[BEHAVIOR] for name, env in zip(names, envs)}
 
-        def new_book() -> CreditBook:
+        def new_book() -> CreditBook | ReplayCredit:
+            if off_policy:
+                return ReplayCredit(agents, ahead, warm_up, lock_step)
             return CreditBook(agents, buffer_size, max_policy_lag, equal_shares=lock_step)
 
         self.wire.exchange.publish(PolicyMessage(0, 0, weights_of(0), new_book().open(0)))
@@ -117,14 +122,19 @@ class FakeRun:
             )
             for i, (name, env, policy) in enumerate(zip(names, envs, self.policies))
         ]
-        self.trainer = RecorderTrainer(buffer_size, time_horizon)
+        rest = {
+            "time_horizon": time_horizon, "max_steps": max_steps, "summary_freq": summary_freq, "checkpoint_interval": checkpoint_interval,
+        }
+        self.trainer: RecorderTrainer | ReplayRecorder
+        if off_policy:
+            self.trainer = ReplayRecorder(steps_per_update, warm_up, time_horizon)
+            settings = SACSettings(hyperparameters=SACHyperparameters(steps_per_update=steps_per_update), **rest)
+        else:
+            self.trainer = RecorderTrainer(buffer_size, time_horizon)
+            settings = PPOSettings(hyperparameters=PPOHyperparameters(buffer_size=buffer_size, batch_size=1), **rest)
         self.trainer.compile()
-        credit = new_book()
+        self.credit = credit = new_book()
         credit.open(0)
-        settings = BehaviorSettings(
-            hyperparameters=PPOHyperparameters(buffer_size=buffer_size, batch_size=1), time_horizon=time_horizon,
-            max_steps=max_steps, summary_freq=summary_freq, checkpoint_interval=checkpoint_interval,
-        )
         self.loop = TrainerLoop(
             BEHAVIOR, self.trainer, settings, SPEC, self.wire, self.wire.exchange, credit, version=0, lock_step=lock_step,
             clock=clock,

@@ -7,6 +7,7 @@ action carries the policy version that made it, and weights of version ``v`` are
 from __future__ import annotations
 
 from collections.abc import Callable
+from fractions import Fraction
 
 import numpy as np
 
@@ -163,10 +164,15 @@ class FakePolicy:
         self._weights, self.version = weights, version
         self.applied.append(version)
 
-    def act(self, obs: dict[str, np.ndarray], rng: np.random.Generator, with_entropy: bool = True) -> PolicyOutput:
+    def act(
+        self, obs: dict[str, np.ndarray], rng: np.random.Generator, with_entropy: bool = True, agent_id: np.ndarray | None = None,
+        first: np.ndarray | None = None,
+    ) -> PolicyOutput:
         values = np.concatenate([w.ravel() for w in self._weights.values()])
         assert (values == self.version).all(), f"version {self.version} acts with weights {values}"
-        _, episode, step = obs["obs"].T
+        slot, episode, step = obs["obs"].T
+        assert (agent_id == slot).all() and agent_id.dtype == np.int64, "the slots are not those of the observations"
+        assert (first == (step == 0)).all() and first.dtype == bool, "first does not mark the first steps"
         assert np.isfinite(step).all() and (obs["camera"][:, 0, 0] == step % 256).all(), "an observation that is no longer valid"
         continuous = np.stack([np.full(len(step), values.mean(), np.float32), step], axis=-1)
         discrete = rng.integers(5, size=(len(step), 1), dtype=np.int32)
@@ -210,14 +216,19 @@ class RecorderTrainer:
         version: of the weights it starts from.
 
     Attributes:
+        notices: empty.
+        rows_wanted: 0, as of every on-policy trainer.
         batches: (manager, batch) in the order they came.
         lags: largest lag (versions) among the rows of each update, measured from the rows themselves.
         rows_learnt: rows of each update.
     """
 
+    rows_wanted = 0
+
     def __init__(self, buffer_size: int, time_horizon: int = 8, version: int = 0) -> None:
         self.agent_steps = self.updates = self.policy_updates = 0
         self.rows_held = self.most_rows_held = 0
+        self.notices: list[str] = []
         self.version = version
         self.compiled = False
         self.batches: list[tuple[str, TrajectoryBatch]] = []
@@ -266,6 +277,87 @@ class RecorderTrainer:
 
     def load_state(self, state: TrainerState) -> None:
         self.agent_steps = state.scalars["agent_steps"]
+
+    def load_weights(self, state: TrainerState) -> None:
+        self.version = int(state.tensors["weights"][0])
+
+
+class ReplayRecorder:
+    """An off-policy `Trainer` that audits what it consumes, and counts updates as the rule says, one by one.
+
+    Args:
+        steps_per_update: agent steps of an update.
+        warm_up: agent steps that come before updates are counted.
+        time_horizon: no trajectory may be longer.
+        updates_per_call: most updates of one call of `update`.
+
+    Attributes:
+        batches: (manager, batch) in the order they came.
+        calls: updates of each call, in order.
+        chunk_s: called before each ``between_chunks``, of which there is one after every update.
+    """
+
+    def __init__(self, steps_per_update: float, warm_up: int = 0, time_horizon: int = 8, updates_per_call: int = 16) -> None:
+        self.agent_steps = self.updates = self.policy_updates = 0
+        self.version = 0
+        self.notices: list[str] = []
+        self.batches: list[tuple[str, TrajectoryBatch]] = []
+        self.calls: list[int] = []
+        self.chunk_s: Callable[[], None] = lambda: None
+        self._steps_per_update = Fraction(str(steps_per_update))
+        self._warm_up, self._time_horizon, self._most = warm_up, time_horizon, updates_per_call
+
+    @property
+    def owed(self) -> int:
+        """Updates that are owed."""
+        count = 0
+        while self.agent_steps - self._warm_up > self._steps_per_update * (self.updates + count + 1):
+            count += 1
+        return count
+
+    @property
+    def rows_held(self) -> int:
+        return -int(-self._steps_per_update * self.owed // 1)
+
+    @property
+    def rows_wanted(self) -> int:
+        return max(0, self._warm_up - self.agent_steps)
+
+    def compile(self) -> None:
+        pass
+
+    def process(self, batch: TrajectoryBatch, manager: str = "") -> dict[str, float]:
+        check_batch(batch, self._time_horizon)
+        self.batches.append((manager, batch))
+        self.agent_steps += batch.rows
+        return {}
+
+    def is_ready(self) -> bool:
+        return self.owed > 0
+
+    def update(self, between_chunks: Callable[[], None] = lambda: None) -> dict[str, float]:
+        count = min(self.owed, self._most)
+        assert count, "an update that nobody owes"
+        self.policy_updates += 1
+        for _ in range(count):
+            self.updates += 1
+            self.chunk_s()
+            between_chunks()
+        self.calls.append(count)
+        return {"Losses/Q1 Loss": 0.5, "Policy/Steps Per Update": (self.agent_steps - self._warm_up) / self.updates}
+
+    def policy_weights(self) -> Weights:
+        return weights_of(self.version)
+
+    def published(self, version: int) -> None:
+        assert version > self.version, "the same version twice"
+        self.version = version
+
+    def state(self) -> TrainerState:
+        return TrainerState({"weights": weights_of(self.version)["bias"]}, {"agent_steps": self.agent_steps, "updates": self.updates})
+
+    def load_state(self, state: TrainerState) -> None:
+        self.agent_steps, self.updates = state.scalars["agent_steps"], state.scalars["updates"]
 
     def load_weights(self, state: TrainerState) -> None:
         self.version = int(state.tensors["weights"][0])

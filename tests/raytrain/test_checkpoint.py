@@ -541,8 +541,8 @@ def test_a_policy_is_found_by_run_folder_or_checkpoint_folder(run: Path) -> None
     paths = save_many(store, range(2, 8, 2))
     assert find_checkpoint(run) == paths[-1]
     store.mark_best(paths[1])
-    spec, network, weights, version, agent_steps = load_policy_files(run)
-    assert (spec, network, version, agent_steps) == (SPEC, NETWORK, 2, 4)
+    spec, network, weights, version, agent_steps, distribution = load_policy_files(run)
+    assert (spec, network, version, agent_steps, distribution) == (SPEC, NETWORK, 2, 4, "gaussian")
     expected = make_behavior(4).policy["actor/dense_0/kernel"]
     np.testing.assert_array_equal(weights["actor/dense_0/kernel"], expected)
     assert load_policy_files(run, which="latest").agent_steps == 6

@@ -11,7 +11,7 @@ from raytrain.credit import CreditBook
 from raytrain.messages import Credit, Header
 from raytrain.plan import Plan
 from tests.raytrain.fakes import SPEC
-from trainers.settings import BehaviorSettings, PPOHyperparameters
+from trainers.settings import PPOHyperparameters, PPOSettings
 
 
 def header(manager: str, agent_steps: int, rounds_done: int, rows: int = 0, busy_s: float = 0.0) -> Header:
@@ -24,7 +24,7 @@ def header(manager: str, agent_steps: int, rounds_done: int, rows: int = 0, busy
 
 def plan(buffer_size: int, managers: list[str], agents: int, max_policy_lag: int) -> Plan:
     """A plan with what credit looks at."""
-    settings = BehaviorSettings(hyperparameters=PPOHyperparameters(buffer_size=buffer_size, batch_size=1))
+    settings = PPOSettings(hyperparameters=PPOHyperparameters(buffer_size=buffer_size, batch_size=1))
     return Plan(
         run_id="toy", behavior="Toy", spec=SPEC, settings=settings, env="Toy", env_kwargs={}, num_envs=agents, stepping="inline",
         step_timeout_s=None, import_dirs=(), seed=0, managers=tuple(managers), agents=agents, max_policy_lag=max_policy_lag,

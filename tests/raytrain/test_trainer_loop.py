@@ -14,7 +14,7 @@ from raytrain.stats import Summary
 from raytrain.trainer_loop import CheckpointDue, TrainerLoop
 from tests.raytrain.fake_run import FakeRun
 from tests.raytrain.fakes import BEHAVIOR, SPEC, RecorderTrainer, ScriptedEnv, observe, reward_of
-from trainers.settings import BehaviorSettings, PPOHyperparameters
+from trainers.settings import PPOHyperparameters, PPOSettings
 from trainers.trajectory import TrajectoryBatch, empty_batch
 
 ENDLESS = 10**9
@@ -49,7 +49,7 @@ class Loop:
         book = CreditBook({f"env-manager-{i}": 1 for i in range(managers)}, buffer_size, max_policy_lag, equal_shares=lock_step)
         book.open(0)
         rest = {"max_steps": ENDLESS, "summary_freq": ENDLESS, "checkpoint_interval": ENDLESS, **settings}
-        chosen = BehaviorSettings(hyperparameters=PPOHyperparameters(buffer_size=buffer_size, batch_size=1), **rest)
+        chosen = PPOSettings(hyperparameters=PPOHyperparameters(buffer_size=buffer_size, batch_size=1), **rest)
         self.loop = TrainerLoop(
             BEHAVIOR, self.trainer, chosen, SPEC, self.exchange, self.exchange, book, version=0, lock_step=lock_step, clock=clock
         )
@@ -188,7 +188,7 @@ def test_a_failed_update_publishes_nothing() -> None:
     """A fault of the algorithm comes out as it is, and the old policy stays the newest."""
     run = Loop(buffer_size=3)
 
-    def broken() -> dict[str, float]:
+    def broken(between_chunks: Callable[[], None]) -> dict[str, float]:
         raise FloatingPointError("the loss is not finite")
 
     run.trainer.update = broken
@@ -397,7 +397,7 @@ def test_a_resumed_loop_goes_on_with_its_counters() -> None:
     book = CreditBook({"env-manager-0": 1}, 10, 0, equal_shares=True)
     assert book.open(7) == {"env-manager-0": Credit(0, (10,))}
     trainer.compile()
-    settings = BehaviorSettings(hyperparameters=PPOHyperparameters(buffer_size=10, batch_size=1), summary_freq=50)
+    settings = PPOSettings(hyperparameters=PPOHyperparameters(buffer_size=10, batch_size=1), summary_freq=50)
     now = [3.0]
     loop = TrainerLoop(BEHAVIOR, trainer, settings, SPEC, exchange, exchange, book, 7, env_steps=190, clock=lambda: now[0])
     header = Header(BEHAVIOR, "env-manager-0", 0, 0, 10, 10, 20, 1, 7, 7, 0, 1.0)

@@ -6,7 +6,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from envs.specs import ActionSpec, BehaviorSpec, ObservationSpec
+from envs.specs import ActionPart, ActionSpec, BehaviorSpec, ObservationSpec, hybrid_action
+from trainers.networks import Distribution
 from trainers.policy import Policy
 from trainers.settings import NetworkSettings
 from trainers.trajectory import TrajectoryBatch
@@ -16,7 +17,8 @@ CUT, TERMINATED, TRUNCATED, BOTH = range(4)
 BOX = ActionSpec("box", continuous_size=2, low=(-1.0, -1.0), high=(1.0, 1.0), shape=(2,), dtype="float32")
 DISCRETE = ActionSpec("discrete", discrete_branches=(3,), starts=(0,))
 MULTI_DISCRETE = ActionSpec("multi_discrete", discrete_branches=(2, 4), starts=(0, 0), shape=(2,))
-ACTIONS = {"box": BOX, "discrete": DISCRETE, "multi_discrete": MULTI_DISCRETE}
+HYBRID = hybrid_action([ActionPart(("arm",), BOX), ActionPart(("tool",), MULTI_DISCRETE)])
+ACTIONS = {"box": BOX, "discrete": DISCRETE, "multi_discrete": MULTI_DISCRETE, "hybrid": HYBRID}
 
 
 def spec_of(action: ActionSpec, size: int = 3) -> BehaviorSpec:
@@ -24,9 +26,12 @@ def spec_of(action: ActionSpec, size: int = 3) -> BehaviorSpec:
     return BehaviorSpec((ObservationSpec("obs", (size,)),), action)
 
 
-def policy_of(spec: BehaviorSpec, network: NetworkSettings, weights: dict[str, np.ndarray], version: int = 0) -> Policy:
+def policy_of(
+    spec: BehaviorSpec, network: NetworkSettings, weights: dict[str, np.ndarray], version: int = 0,
+    distribution: Distribution = "gaussian",
+) -> Policy:
     """A NumPy policy with `weights`."""
-    policy = Policy(spec, network)
+    policy = Policy(spec, network, distribution)
     policy.set_weights(weights, version)
     return policy
 

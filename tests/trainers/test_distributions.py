@@ -50,6 +50,14 @@ def test_gaussian_mode_is_a_copy_of_the_mean():
     np.testing.assert_array_equal(mean, [[1, 2]])
 
 
+def test_gaussian_moved_to_another_mean_is_one_made_there():
+    mean, log_std, x = f32([[1, 2], [3, -4], [0, 9]]), f32([-0.5, 0.25]), f32([[1, 1], [2, 2], [3, 3]])
+    moved, made = DiagonalGaussian(f32([[7, 7]]), log_std).around(mean), DiagonalGaussian(mean, log_std)
+    for one, two in ((moved.log_prob(x), made.log_prob(x)), (moved.entropy(), made.entropy()), (moved.mode(), made.mode())):
+        np.testing.assert_array_equal(one, two)
+    np.testing.assert_array_equal(*(g.sample(np.random.default_rng(0)) for g in (moved, made)))
+
+
 @pytest.mark.parametrize("order", ["C", "F"])
 def test_categorical_agrees_with_softmax_written_out(order):
     logits = np.random.default_rng(2).normal(size=(6, 5)) * 3
@@ -159,3 +167,4 @@ def test_joint_of_continuous_and_discrete_parts():
     assert log_prob[0] == pytest.approx(-2 * 0.91894 - math.log(3), abs=1e-5)
     assert entropy[0] == pytest.approx(2 * 1.41894 + math.log(3), abs=1e-5)
     np.testing.assert_array_equal(joint([], 2), [0, 0])
+    np.testing.assert_array_equal(joint([f32([1, -2])], 2), [1, -2])

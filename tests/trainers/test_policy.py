@@ -11,66 +11,11 @@ import numpy as np
 import pytest
 
 from envs.specs import ActionSpec, BehaviorSpec, ObservationSpec
+from tests.trainers.policies import ACTIONS, ACTIVATIONS, OBS, TWO_OBS, observe, policy_and_weights, slow_heads
 from trainers.networks import initial_weights, policy_layout
 from trainers.normalizer import NormalizerHistory
 from trainers.policy import Policy
 from trainers.settings import NetworkSettings
-
-OBS = (ObservationSpec("obs", (3,)),)
-TWO_OBS = (ObservationSpec("a", (3,), "float64"), ObservationSpec("b", (2, 2), "uint8"))
-ACTIONS = {
-    "box": ActionSpec("box", continuous_size=2),
-    "discrete": ActionSpec("discrete", discrete_branches=(4,)),
-    "multi_discrete": ActionSpec("multi_discrete", discrete_branches=(2, 4, 1)),
-    "hybrid": ActionSpec("box", continuous_size=2, discrete_branches=(3,)),
-}
-ACTIVATIONS = {
-    "tanh": math.tanh,
-    "relu": lambda x: max(x, 0.0),
-    "elu": lambda x: x if x > 0 else math.expm1(x),
-    "swish": lambda x: x / (1 + math.exp(-x)),
-}
-
-
-def random_weights(spec, network, seed=0):
-    """Weights of ordinary size everywhere, so that every tensor matters."""
-    rng = np.random.default_rng(seed)
-    weights = {name: (rng.normal(size=shape) * 0.7).astype(np.float32) for name, shape in policy_layout(spec, network).items()}
-    return {name: np.abs(w) + 0.5 if name.endswith("/std") else w for name, w in weights.items()}
-
-
-def policy_and_weights(spec, version=0, **network):
-    settings = NetworkSettings(**{"hidden_units": 8, "activation": "tanh", **network})
-    policy, weights = Policy(spec, settings), random_weights(spec, settings)
-    policy.set_weights(weights, version)
-    return policy, weights
-
-
-def observe(spec, rng, n):
-    def draw(o):
-        return rng.integers(0, 9, (n, *o.shape)) if o.dtype == "uint8" else rng.normal(size=(n, *o.shape)) * 2
-
-    return {o.name: draw(o).astype(o.dtype) for o in spec.observations}
-
-
-def slow_heads(spec, network, weights, obs, i):
-    """Outputs of every head for agent `i`, one float64 number after another."""
-    x = []
-    for o in spec.observations:
-        flat = np.asarray(obs[o.name][i], np.float64).ravel()
-        if network.normalize:
-            mean, std = weights[f"normalizer/{o.name}/mean"].ravel(), weights[f"normalizer/{o.name}/std"].ravel()
-            flat = [min(max((v - m) / s, -5.0), 5.0) for v, m, s in zip(flat, mean, std, strict=True)]
-        x += [float(v) for v in flat]
-
-    def dense(name, x):
-        kernel, bias = weights[f"{name}/kernel"].astype(np.float64), weights[f"{name}/bias"]
-        return [sum(x[k] * kernel[k, j] for k in range(len(x))) + float(bias[j]) for j in range(len(bias))]
-
-    for layer in range(network.num_layers):
-        x = [ACTIVATIONS[network.activation](v) for v in dense(f"actor/dense_{layer}", x)]
-    mean = dense("actor/mean", x) if spec.action.continuous_size else []
-    return mean, [dense(f"actor/branch_{b}", x) for b in range(len(spec.action.discrete_branches))]
 
 
 def slow_log_prob_and_entropy(spec, mean, branches, weights, continuous, discrete):
@@ -179,6 +124,29 @@ def test_same_generator_gives_the_same_actions_and_another_gives_others():
     np.testing.assert_array_equal(one.actions.discrete, two.actions.discrete)
     assert not np.array_equal(one.actions.continuous, other.actions.continuous)
     assert not np.array_equal(one.actions.discrete, other.actions.discrete)
+
+
+def test_gaussian_policy_acts_as_it_did_before_there_was_a_second_distribution():
+    """Recorded; to 1e-5, since another processor may round otherwise. Choices and the next number of the generator are exact."""
+    policy, _ = policy_and_weights(BehaviorSpec(OBS, ACTIONS["hybrid"]))
+    rng = np.random.default_rng(12)
+    out = policy.act({"obs": np.array([[1, 0, -1], [0.5, 2, 0.25], [-3, 0, 1]], np.float32)}, rng)
+    continuous = [0.96523046, 0.88774633, 5.698493, -0.53009367, -0.46506706, 0.78281629]
+    np.testing.assert_allclose(out.actions.continuous.ravel(), continuous, atol=1e-5)
+    np.testing.assert_array_equal(out.actions.discrete.ravel(), [0, 0, 1])
+    np.testing.assert_allclose(out.log_prob, [-3.8910718, -6.8879299, -2.716769], atol=1e-5)
+    np.testing.assert_allclose(out.entropy, [4.4667988, 4.3813725, 3.8362322], atol=1e-5)
+    assert rng.random() == 0.23054124658990593
+
+
+def test_slots_of_agents_change_nothing_in_a_gaussian_policy():
+    spec = BehaviorSpec(OBS, ACTIONS["hybrid"])
+    policy, _ = policy_and_weights(spec)
+    obs = observe(spec, np.random.default_rng(0), 4)
+    with_slots = policy.act(obs, np.random.default_rng(1), agent_id=np.array([5, 0, 2, 3]), first=np.ones(4, bool))
+    without = policy.act(obs, np.random.default_rng(1))
+    np.testing.assert_array_equal(with_slots.actions.continuous, without.actions.continuous)
+    np.testing.assert_array_equal(with_slots.actions.discrete, without.actions.discrete)
 
 
 def test_nobody_to_act_for():

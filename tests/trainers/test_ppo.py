@@ -6,13 +6,13 @@ import numpy as np
 import pytest
 
 from envs.specs import ActionSpec, BehaviorSpec
-from tests.trainers.contract import TRAJECTORIES, Driver, TrainerContract, same_tensors
+from tests.trainers.contract import TRAJECTORIES, Driver, OnPolicyContract, same_tensors
 from tests.trainers.rollouts import ACTIONS, BOTH, BOX, CUT, DISCRETE, MULTI_DISCRETE, TERMINATED, TRUNCATED, rollout, spec_of
 from trainers.networks import initial_weights
 from trainers.ppo import PPOTrainer
 from trainers.ppo_graph import STATISTICS
 from trainers.ppo_update import PPORows, UpdateResult
-from trainers.settings import BehaviorSettings
+from trainers.settings import PPOSettings
 from trainers.trajectory import TrajectoryBatch
 
 SMALL = {"hidden_units": 8, "num_layers": 1, "activation": "tanh"}
@@ -20,8 +20,8 @@ SMALL = {"hidden_units": 8, "num_layers": 1, "activation": "tanh"}
 
 def settings_of(
     normalize: bool = False, strength: float = 1.0, gamma: float = 0.9, max_steps: int = 1_000, **hyper
-) -> BehaviorSettings:
-    return BehaviorSettings.model_validate({
+) -> PPOSettings:
+    return PPOSettings.model_validate({
         "hyperparameters": {"batch_size": 16, "buffer_size": 40, "num_epoch": 3, "learning_rate": 0.01, "lambd": 0.8, **hyper},
         "network_settings": {**SMALL, "normalize": normalize},
         "reward_signals": {"extrinsic": {"gamma": gamma, "strength": strength}},
@@ -29,7 +29,7 @@ def settings_of(
     })
 
 
-def trainer_of(spec: BehaviorSpec, settings: BehaviorSettings, seed: int = 0, max_rows: int = 100) -> PPOTrainer:
+def trainer_of(spec: BehaviorSpec, settings: PPOSettings, seed: int = 0, max_rows: int = 100) -> PPOTrainer:
     hyper = settings.hyperparameters
     weights = initial_weights(
         spec, settings.network_settings, np.random.default_rng(seed), hyper.initial_std, shared_critic=hyper.shared_critic
@@ -42,7 +42,7 @@ def driver_of(action: ActionSpec = DISCRETE, seed: int = 0, max_rows: int = 100,
     return Driver(trainer_of(spec, settings, seed, max_rows), spec, settings.network_settings, seed)
 
 
-class PPOContract(TrainerContract):
+class PPOContract(OnPolicyContract):
     def settings(self, **hyperparameters):
         return settings_of(**hyperparameters)
 
@@ -337,7 +337,7 @@ class TestNormalizer(PPOContract):
         d = super().driver(seed, settings)
         d.update()
         # The contract counts from 0.
-        d.trainer.agent_steps = 0
+        d.trainer.agent_steps = d.rows = 0
         return d
 
     def test_begins_with_the_weights_of_another_run(self):

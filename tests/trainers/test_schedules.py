@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from trainers.schedules import BETA_FLOOR, EPSILON_FLOOR, LEARNING_RATE_FLOOR, Schedule, ppo_schedules
-from trainers.settings import PPOHyperparameters
+from trainers.schedules import BETA_FLOOR, EPSILON_FLOOR, LEARNING_RATE_FLOOR, Schedule, ppo_schedules, sac_schedules
+from trainers.settings import PPOHyperparameters, SACHyperparameters
 
 
 def test_linear_learning_rate_follows_the_global_step():
@@ -52,3 +52,17 @@ def test_ppo_schedules_have_an_end_of_their_own():
     schedules = ppo_schedules(PPOHyperparameters(schedule_steps=50), max_steps=100)
     assert {s.steps for s in schedules} == {50}
     assert schedules.epsilon.value(50) == EPSILON_FLOOR
+
+
+def test_sac_keeps_its_learning_rate_unless_told():
+    assert sac_schedules(SACHyperparameters(), max_steps=100).value(100) == 3e-4
+
+
+def test_sac_learning_rate_falls_over_max_steps_or_steps_of_its_own():
+    falling = SACHyperparameters(learning_rate=1e-3, learning_rate_schedule="linear")
+    assert sac_schedules(falling, max_steps=100) == Schedule("linear", 1e-3, LEARNING_RATE_FLOOR, 100)
+    assert sac_schedules(falling, max_steps=100).value(50) == pytest.approx(5e-4, rel=1e-6)
+    shorter = SACHyperparameters(learning_rate=1e-3, learning_rate_schedule="linear", schedule_steps=40)
+    assert (
+        sac_schedules(shorter, max_steps=100).value(39) > sac_schedules(shorter, max_steps=100).value(40) == LEARNING_RATE_FLOOR
+    )

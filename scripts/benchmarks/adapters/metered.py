@@ -21,6 +21,8 @@ import numpy as np
 CASES: dict[str, dict[str, Any]] = {
     "cartpole": {"env_id": "CartPole-v1", "sleep_s": 0.0},
     "slow-envs": {"env_id": "CartPole-v1", "sleep_s": 0.010},
+    "pendulum": {"env_id": "Pendulum-v1", "sleep_s": 0.0},
+    "halfcheetah": {"env_id": "HalfCheetah-v5", "sleep_s": 0.0},
 }
 DIR = os.environ.get("BENCH_DIR", tempfile.gettempdir())
 

@@ -1,22 +1,36 @@
-"""Stable-Baselines3 and SBX (options: lib=sb3|sbx, vec=dummy|subproc, threads, n_envs and any argument of PPO)."""
+"""Stable-Baselines3 and SBX: PPO or SAC, as the case asks.
+
+Options: lib=sb3|sbx, vec=dummy|subproc, threads, n_envs, total_steps (the run ends by itself after these) and any argument of
+the algorithm.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from importlib import metadata
 from typing import Any
 
 import metered
 
-TOTAL_STEPS = 10**8  # never reached
-N_ENVS = {"cartpole": 8, "slow-envs": 16}
+ENDLESS = 10**8  # never reached
+N_ENVS = {"cartpole": 8, "slow-envs": 16, "pendulum": 1, "halfcheetah": 1}
 # rl-zoo's values for CartPole-v1; its schedules fall linearly over its own 100,000 steps.
 PPO_ARGUMENTS = {"n_steps": 32, "batch_size": 256, "gae_lambda": 0.8, "gamma": 0.98, "n_epochs": 20, "ent_coef": 0.0}
 LEARNING_RATE, CLIP_RANGE, SCHEDULE_STEPS = 0.001, 0.2, 100_000
+# rl-zoo's values for Pendulum-v1 and HalfCheetah; what it leaves to the libraries' defaults is written out.
+SAC_COMMON = {
+    "batch_size": 256, "train_freq": 1, "gradient_steps": 1, "tau": 0.005, "gamma": 0.99, "buffer_size": 1_000_000,
+    "policy_kwargs": {"net_arch": [256, 256]},
+}
+SAC_ARGUMENTS: dict[str, dict[str, Any]] = {
+    "pendulum": {**SAC_COMMON, "learning_rate": 1e-3, "learning_starts": 100},
+    "halfcheetah": {**SAC_COMMON, "learning_rate": 3e-4, "learning_starts": 10_000},
+}
 
 
-def linear(start: float, floor: float = 0.05) -> Callable[[float], float]:
+def linear(start: float, total_steps: int, floor: float = 0.05) -> Callable[[float], float]:
     """rl-zoo's schedule over its own number of steps, held at 5 % after them."""
-    return lambda remaining: start * max(floor, 1.0 - (1.0 - remaining) * TOTAL_STEPS / SCHEDULE_STEPS)
+    return lambda remaining: start * max(floor, 1.0 - (1.0 - remaining) * total_steps / SCHEDULE_STEPS)
 
 
 def main() -> None:
@@ -33,31 +47,43 @@ def main() -> None:
     else:
         import sbx as library
 
-    n_envs = options.pop("n_envs", N_ENVS[metered.case()])
-    arguments: dict[str, Any] = {**PPO_ARGUMENTS, **options}
-    metered.info(lib=lib, version=library.__version__, vec=vec, threads=threads, n_envs=n_envs, arguments=arguments,
-                 learning_rate=f"linear from {LEARNING_RATE}", clip_range=f"from {CLIP_RANGE}")
+    n_envs, total_steps = options.pop("n_envs", N_ENVS[metered.case()]), options.pop("total_steps", ENDLESS)
+    sac = metered.case() in SAC_ARGUMENTS
+    arguments: dict[str, Any] = {**(SAC_ARGUMENTS[metered.case()] if sac else PPO_ARGUMENTS), **options}
+    facts = {"lib": lib, "version": library.__version__, "vec": vec, "threads": threads, "n_envs": n_envs, "arguments": arguments}
+    if sac:
+        metered.info(**facts, algorithm="SAC", total_steps=total_steps, mujoco=metadata.version("mujoco"))
+        schedules, steps_a_count = {}, 1
+    else:
+        metered.info(**facts, learning_rate=f"linear from {LEARNING_RATE}", clip_range=f"from {CLIP_RANGE}")
+        schedules = {
+            "learning_rate": linear(LEARNING_RATE, total_steps),
+            "clip_range": linear(CLIP_RANGE, total_steps) if lib == "sb3" else CLIP_RANGE,  # SBX takes a constant
+        }
+        steps_a_count = -(-arguments["n_steps"] * n_envs // arguments["batch_size"])  # PPO counts epochs
     env = (SubprocVecEnv if vec == "subproc" else DummyVecEnv)([metered.make_env] * n_envs)
-    minibatches = -(-arguments["n_steps"] * n_envs // arguments["batch_size"])
 
     class CountUpdates(BaseCallback):
         seen = 0
 
-        def _on_step(self) -> bool:
-            return True
-
-        def _on_rollout_start(self) -> None:
-            done = self.model._n_updates * minibatches  # PPO counts epochs
+        def _tell(self) -> None:
+            done = self.model._n_updates * steps_a_count
             if done > self.seen:
                 metered.updates.add(done - self.seen)
                 self.seen = done
 
-    model = library.PPO(
-        "MlpPolicy", env, seed=metered.seed(), device="cpu" if lib == "sb3" else "auto", learning_rate=linear(LEARNING_RATE),
-        clip_range=linear(CLIP_RANGE) if lib == "sb3" else CLIP_RANGE,  # SBX takes a constant
-        **arguments,
+        def _on_step(self) -> bool:
+            if sac:  # it learns between two steps; PPO between two rollouts
+                self._tell()
+            return True
+
+        def _on_rollout_start(self) -> None:
+            self._tell()
+
+    model = (library.SAC if sac else library.PPO)(
+        "MlpPolicy", env, seed=metered.seed(), device="cpu" if lib == "sb3" else "auto", **schedules, **arguments,
     )
-    model.learn(TOTAL_STEPS, callback=CountUpdates())
+    model.learn(total_steps, callback=CountUpdates())
 
 
 if __name__ == "__main__":

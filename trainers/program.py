@@ -1,0 +1,60 @@
+"""What the programs of all algorithms have in common: one flat vector of trained parameters, and Adam's state beside it."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from trainers import graph  # noqa: F401 - it quietens TensorFlow before the import
+from trainers.networks import Layout, check_weights
+from trainers.optimizer import AdamState
+from trainers.trainer import Weights
+
+import tensorflow as tf  # isort: skip
+
+
+class Program:
+    """Trained parameters as named tensors outside, as one vector for the compiled programs.
+
+    Args:
+        layout: names and shapes of the tensors, in the order of the vector.
+        weights: tensors to begin with; Adam begins at 0.
+    """
+
+    def __init__(self, layout: Layout, weights: Weights) -> None:
+        self.layout = layout
+        self.set_weights(weights)
+        zeros = {name: np.zeros(shape, np.float32) for name, shape in layout.items()}
+        self.set_adam(zeros, zeros, 0)
+
+    def set_weights(self, weights: Weights) -> None:
+        """Take over the tensors of `layout`.
+
+        Raises:
+            ValueError: a tensor is missing, unknown, not finite or of another shape; the present ones stay.
+        """
+        check_weights(weights, self.layout, "the networks of this configuration")
+        self._parameters = flat(self.layout, weights)
+
+    def weights(self) -> Weights:
+        """Fresh arrays of all tensors."""
+        return named(self.layout, self._parameters)
+
+    def set_adam(self, m: Weights, v: Weights, step: int) -> None:
+        """Take over Adam's moments and its step count."""
+        self._adam = AdamState(flat(self.layout, m), flat(self.layout, v), tf.constant(step, tf.int64))
+
+    def adam_state(self) -> tuple[Weights, Weights, int]:
+        """Fresh arrays of Adam's first and second moments, and its step count."""
+        return named(self.layout, self._adam.m), named(self.layout, self._adam.v), int(self._adam.step)
+
+
+def flat(layout: Layout, tensors: Weights) -> tf.Tensor:
+    """The tensors of a layout as one float32 vector."""
+    return tf.constant(np.concatenate([tensors[name].ravel() for name in layout]), tf.float32)
+
+
+def named(layout: Layout, vector: tf.Tensor) -> Weights:
+    """The tensors of a layout out of its vector, fresh arrays."""
+    ends = np.cumsum([np.prod(shape, dtype=np.int64) for shape in layout.values()])
+    parts = np.split(vector.numpy(), ends[:-1])
+    return {name: part.reshape(shape).copy() for (name, shape), part in zip(layout.items(), parts, strict=True)}

@@ -1,0 +1,230 @@
+"""Soft actor-critic: what is learnt from a replay buffer, and how often.
+
+Source: Haarnoja et al. 2018, https://arxiv.org/abs/1812.05905, algorithm 1 (with the entropy coefficient learnt); discrete
+actions: Christodoulou 2019, https://arxiv.org/abs/1910.07207. Deviations and formulas are in docs/sac.md.
+
+Letters: ``N`` sampled rows, ``I`` network inputs, ``S`` reward signals.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from envs.specs import BehaviorSpec, Observations
+from trainers.networks import network_inputs, normalizer_names
+from trainers.normalizer import NormalizerHistory, check_batch
+from trainers.replay_buffer import ReplayBuffer
+from trainers.sac_networks import TARGET
+from trainers.sac_update import UPDATES_PER_CALL, SACProgram, SACRows
+from trainers.schedules import sac_schedules
+from trainers.settings import SACSettings
+from trainers.trainer import TrainerState, Weights
+from trainers.trajectory import TrajectoryBatch
+from trainers.update_ratio import UpdateRatio
+
+
+class SACTrainer:
+    """SAC for one behavior. See `trainers.trainer.Trainer` for the methods' contract.
+
+    One update (an optimizer step on a batch drawn from replay) is owed for each ``steps_per_update`` agent steps, as
+    `UpdateRatio` counts; `update` makes up to 16 of them. Counting begins at ``buffer_init_steps``, and anew, so that steps
+    without a possible update are never made up for in a burst: when the first full batch is there, when a state is loaded
+    without its replay, and when it is loaded with another ``steps_per_update``.
+
+    With ``normalize`` all networks, targets included, see observations with the present statistics, into which each row is
+    merged once, when it is taken in.
+
+    Args:
+        seed: branch of the seed tree for sampling and for the noise of the policy's actions in the losses.
+        weights: tensors to begin with, as `trainers.sac_networks.initial_sac_weights` makes them.
+    """
+
+    def __init__(self, spec: BehaviorSpec, settings: SACSettings, seed: np.random.SeedSequence, weights: Weights) -> None:
+        self._spec, self._settings, self._hyper = spec, settings, settings.hyperparameters
+        self._signals = dict(settings.reward_signals)
+        self._program = SACProgram(spec, settings, weights)
+        self._learning_rate = sac_schedules(self._hyper, settings.max_steps)
+        self._normalizer = NormalizerHistory(spec) if settings.network_settings.normalize else None
+        self._replay = ReplayBuffer(spec, self._hyper.buffer_size)
+        self._ratio = UpdateRatio(self._hyper.steps_per_update, origin_steps=self._hyper.buffer_init_steps)
+        self._rng = np.random.Generator(np.random.PCG64(seed))
+        self._filled = 0  # rows taken in by this replay buffer
+        self.notices: list[str] = []
+        self.agent_steps = 0
+        self.updates = 0
+        self.policy_updates = 0
+
+    def compile(self) -> None:
+        self._program.compile()
+
+    # -- taking in ---------------------------------------------------------------------------------------------------
+
+    @property
+    def rows_held(self) -> int:
+        return self._ratio.steps_owed(self.agent_steps, self.updates) if self._has_batch else 0
+
+    @property
+    def rows_wanted(self) -> int:
+        return max(0, self._hyper.batch_size - self._filled, self._ratio.origin_steps - self.agent_steps)
+
+    @property
+    def _has_batch(self) -> bool:
+        return self._filled >= self._hyper.batch_size
+
+    def process(self, batch: TrajectoryBatch, manager: str = "") -> dict[str, float]:
+        """See `Trainer.process`.
+
+        Raises:
+            ValueError: an observation or reward is not finite, or actions were masked; then nothing has changed.
+        """
+        if batch.action_mask is not None:
+            raise ValueError("Expected trajectories without action masks, received some with; SAC cannot learn from those.")
+        check_batch(batch, manager)
+        if batch.rows:
+            had_batch = self._has_batch
+            self._replay.add(batch, manager)
+            if self._normalizer is not None:
+                self._normalizer.update(batch.obs)
+            self._filled += batch.rows
+            self.agent_steps += batch.rows
+            if self._has_batch and not had_batch:
+                self._begin_to_count(self.agent_steps - (self._filled - self._hyper.batch_size))
+        return {}
+
+    def _begin_to_count(self, agent_steps: int) -> None:
+        """The first full batch was there at `agent_steps`: what was owed by then could not be done, and is not made up for."""
+        if self._ratio.owed(agent_steps, self.updates):
+            self._ratio.rebase(agent_steps, self.updates)
+            self.notices.append(
+                f"updates are counted from agent step {agent_steps:,} on, where the replay buffer had a full batch "
+                f"(batch_size={self._hyper.batch_size})"
+            )
+
+    def is_ready(self) -> bool:
+        return self._has_batch and self._ratio.owed(self.agent_steps, self.updates) > 0
+
+    # -- learning ----------------------------------------------------------------------------------------------------
+
+    def update(self, between_chunks: Callable[[], None] = lambda: None) -> dict[str, float]:
+        """Make the updates that are owed, 16 at most. See `Trainer.update`.
+
+        Raises:
+            FloatingPointError: a loss or a weight would be NaN or infinite; weights, targets and optimizer stay.
+        """
+        count = min(UPDATES_PER_CALL, self._ratio.owed(self.agent_steps, self.updates))
+        learning_rate = self._learning_rate.value(self.agent_steps)
+        means = self._program.update(self._sample(count * self._hyper.batch_size), learning_rate, self._rng, between_chunks)
+        self.updates += count
+        self.policy_updates += 1
+        stats = {
+            "Losses/Q1 Loss": means["q1_loss"],
+            "Losses/Q2 Loss": means["q2_loss"],
+            "Losses/Policy Loss": means["policy_loss"],
+            "Policy/Entropy": means["entropy"],
+            "Policy/Learning Rate": learning_rate,
+            "Policy/Steps Per Update": self._ratio.measured(self.agent_steps, self.updates) or 0.0,
+            "Policy/Actor Gradient Norm": means["actor_gradient_norm"],
+            "Policy/Critic Gradient Norm": means["critic_gradient_norm"],
+            "Policy/Replay Rows": float(self._replay.rows),
+        }
+        alpha = self._program.alpha()
+        if self._spec.action.continuous_size:
+            stats["Policy/Continuous Entropy Coeff"], alpha = float(alpha[0]), alpha[1:]
+        if len(alpha):
+            stats["Policy/Discrete Entropy Coeff"] = float(alpha.mean())
+        for name in self._signals:
+            stats[f"Policy/{name.capitalize()} Value Estimate"] = means[f"value/{name}"]
+        return stats
+
+    def _sample(self, n: int) -> SACRows:
+        extrinsic = self._settings.reward_signals.extrinsic
+        drawn = self._replay.sample(n, self._rng, self._hyper.n_step, extrinsic.gamma)
+        reward = drawn.reward * np.float32(extrinsic.strength)
+        gammas = np.array([signal.gamma for signal in self._signals.values()], np.float32)
+        bootstrap = np.power(gammas[None], drawn.steps[:, None], dtype=np.float32) * ~drawn.terminated[:, None]
+        inputs, after = self._inputs(drawn.obs), self._inputs(drawn.next_obs)
+        return SACRows(inputs, after, drawn.continuous, drawn.discrete, reward[:, None], bootstrap)
+
+    def _inputs(self, obs: Observations) -> np.ndarray:
+        """What the networks see, float32 ``[N, I]``."""
+        return network_inputs(self._spec, obs) if self._normalizer is None else self._normalizer.normalize_now(obs)
+
+    # -- publishing and state ----------------------------------------------------------------------------------------
+
+    def policy_weights(self) -> Weights:
+        weights = {name: tensor for name, tensor in self._program.weights().items() if name.startswith("actor/")}
+        if self._normalizer is not None:
+            for name, statistics in self._normalizer.statistics.items():
+                weights.update(zip(normalizer_names(name), statistics.float32(), strict=True))
+        return weights
+
+    def published(self, version: int) -> None:
+        """Nothing to remember: rows are learnt from with the present statistics, whichever version acted."""
+
+    def state(self) -> TrainerState:
+        """See `Trainer.state`; with ``save_replay_buffer`` the replay buffer is part of it."""
+        m, v, step = self._program.adam_state()
+        tensors = {**self._program.weights(), **self._program.targets()}
+        tensors.update({f"adam/{moment}/{name}": tensor for moment, of in (("m", m), ("v", v)) for name, tensor in of.items()})
+        scalars: dict[str, Any] = {
+            "agent_steps": self.agent_steps, "updates": self.updates, "policy_updates": self.policy_updates,
+            "adam_step": step, "rng": self._rng.bit_generator.state, "filled": self._filled,
+            "steps_per_update": str(self._ratio.steps_per_update),
+            "origin_steps": self._ratio.origin_steps, "origin_updates": self._ratio.origin_updates,
+        }
+        for part in (self._normalizer, self._replay if self._hyper.save_replay_buffer else None):
+            if part is not None:
+                tensors.update(part.state().tensors)
+                scalars.update(part.state().scalars)
+        return TrainerState(tensors, scalars)
+
+    def load_state(self, state: TrainerState) -> None:
+        """See `Trainer.load_state`. Without a replay buffer in `state` this one begins empty, and updates wait for
+        ``buffer_init_steps`` (and a full batch) again, acted by the loaded policy.
+
+        Raises:
+            ValueError: the state does not fit the networks or observations of this trainer's settings.
+        """
+        self.load_weights(state)
+        m, v = ({name: state.tensors[f"adam/{moment}/{name}"] for name in self._program.layout} for moment in "mv")
+        self._program.set_adam(m, v, state.scalars["adam_step"])
+        self._rng.bit_generator.state = state.scalars["rng"]
+        self.agent_steps, self.updates, self.policy_updates, origin_steps, origin_updates = (
+            int(state.scalars[name]) for name in ("agent_steps", "updates", "policy_updates", "origin_steps", "origin_updates")
+        )
+        self._replay, self._filled = ReplayBuffer(self._spec, self._hyper.buffer_size), 0
+        self._ratio.rebase(origin_steps, origin_updates)
+        if not any(name.startswith("replay/") for name in state.tensors):
+            self._ratio.rebase(self.agent_steps + self._hyper.buffer_init_steps, self.updates)
+            rows = max(self._hyper.buffer_init_steps, self._hyper.batch_size)
+            self.notices.append(
+                f"the checkpoint has no replay buffer (save_replay_buffer: true saves it): the first {rows:,} agent steps fill a new one, "
+                "acted by the loaded policy; updates go on after them"
+            )
+            return
+        self._replay.load_state(state)
+        self._filled = int(state.scalars["filled"])
+        before, now = state.scalars["steps_per_update"], str(self._ratio.steps_per_update)
+        if before != now:
+            self._ratio.rebase(max(self.agent_steps, origin_steps), self.updates)
+            self.notices.append(f"steps_per_update {before} (before) → {now} (now): updates are counted from here on")
+
+    def load_weights(self, state: TrainerState) -> None:
+        """See `Trainer.load_weights`: actor, critics, targets, log α and normaliser.
+
+        Raises:
+            ValueError: as `load_state`.
+        """
+        if self._normalizer is not None and "normalizer_statistics/count" not in state.scalars:
+            raise ValueError(
+                "Expected a state saved with network_settings.normalize: true, received one without. "
+                "Set network_settings.normalize: false, or begin a new run."
+            )
+        kept = {name: tensor for name, tensor in state.tensors.items() if name in self._program.layout}
+        self._program.set_weights(kept)
+        self._program.set_targets({name: tensor for name, tensor in state.tensors.items() if name.startswith(TARGET)})
+        if self._normalizer is not None:
+            self._normalizer.load_state(state)

@@ -1,0 +1,163 @@
+"""Driving SAC's compiled program: parameters, targets and optimizer state, packing of sampled batches, and updates in chunks.
+
+Letters: ``K``, ``M``, ``I``, ``C``, ``B``, ``S`` as in `trainers.sac_graph`.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, fields
+
+import numpy as np
+
+from envs.specs import BehaviorSpec
+from trainers.networks import check_weights
+from trainers.program import Program, flat, named
+from trainers.sac_graph import STATISTICS, Batches, Progress, SACGraph, compiled
+from trainers.sac_networks import LOG_ALPHA
+from trainers.settings import SACSettings
+from trainers.trainer import Weights
+
+import tensorflow as tf  # isort: skip
+
+UPDATES_PER_CALL = 16
+"""K: updates of one compiled call, between two of which nothing else can happen."""
+
+_CHUNK_S = 1.0  # longest time between two calls of between_chunks, about
+
+
+@dataclass(frozen=True, slots=True)
+class SACRows:
+    """Sampled transitions of several batches, one after another; the fields are `SACGraph.columns`. ``N`` rows.
+
+    Attributes:
+        inputs, next_inputs: float32 ``[N, I]``, network inputs at the sampled steps and k steps on.
+        continuous: float32 ``[N, C]``, in policy space.
+        discrete: int32 ``[N, B]``.
+        reward: float32 ``[N, S]``, discounted sums over the k steps.
+        bootstrap: float32 ``[N, S]``, γ^k; 0 where the task ended within them.
+    """
+
+    inputs: np.ndarray
+    next_inputs: np.ndarray
+    continuous: np.ndarray
+    discrete: np.ndarray
+    reward: np.ndarray
+    bootstrap: np.ndarray
+
+    def __len__(self) -> int:
+        return len(self.inputs)
+
+
+class SACProgram(Program):
+    """Parameters of actor, critics and log α, target critics, Adam's state, and the compiled program that reads and moves them.
+
+    Args:
+        weights: tensors of actor, critics, target critics and log α to begin with.
+    """
+
+    def __init__(self, spec: BehaviorSpec, settings: SACSettings, weights: Weights) -> None:
+        self._graph = SACGraph.of(spec, settings)
+        self._learn = compiled(self._graph)
+        self.batch_size = settings.hyperparameters.batch_size
+        self.target_layout = self._graph.target_layout
+        super().__init__(self._graph.layout, {name: weights[name] for name in self._graph.layout})
+        self.set_targets({name: weights[name] for name in self.target_layout})
+        self._packed = np.zeros((UPDATES_PER_CALL, self.batch_size, sum(self._graph.columns.values())), np.float32)
+        self._noise = np.zeros((UPDATES_PER_CALL, 2, self.batch_size, spec.action.continuous_size), np.float32)
+        self._updates_per_s = 0.0
+
+    # -- state -------------------------------------------------------------------------------------------------------
+
+    def set_targets(self, tensors: Weights) -> None:
+        """Take over the target critics.
+
+        Raises:
+            ValueError: as `set_weights`.
+        """
+        check_weights(tensors, self.target_layout, "the target critics of this configuration")
+        self._target = flat(self.target_layout, tensors)
+
+    def targets(self) -> Weights:
+        """Fresh arrays of the target critics."""
+        return named(self.target_layout, self._target)
+
+    def alpha(self) -> np.ndarray:
+        """Entropy coefficient of each part of an action, float32 ``[P]``."""
+        return np.exp(self._parameters[-self.layout[LOG_ALPHA][0] :].numpy())  # log α lies at the end of the vector
+
+    @property
+    def traces(self) -> int:
+        """How often the program was traced, by this and all other objects of an equal graph."""
+        return self._learn.experimental_get_tracing_count()
+
+    # -- learning ----------------------------------------------------------------------------------------------------
+
+    def compile(self) -> None:
+        """Compile, by a call that learns from no batch: no state and no random number is touched."""
+        self._learn(self._start(), self._batches(0.0), tf.constant(0))
+
+    def update(
+        self, rows: SACRows, learning_rate: float, rng: np.random.Generator, between_chunks: Callable[[], None] = lambda: None
+    ) -> dict[str, float]:
+        """An update on each batch of `rows`, in chunks of about a second whose sizes change nothing in the result.
+
+        Args:
+            rows: at most `UPDATES_PER_CALL` batches of ``batch_size`` rows.
+
+        Returns:
+            Statistic (`STATISTICS`, then ``value/{signal}``) -> mean over the updates.
+
+        Raises:
+            FloatingPointError: a loss or weight would not be finite; parameters stay those before the chunk.
+        """
+        count = len(rows) // self.batch_size
+        self._pack(rows, count)
+        self._noise[:count] = rng.standard_normal(self._noise[:count].shape, np.float32)
+        batches, progress = self._batches(learning_rate), self._start()
+        while (done := int(progress.done)) < count:
+            end, started = min(count, done + self._chunk()), time.perf_counter()
+            progress = self._learn(progress, batches, tf.constant(end))
+            self._check_finite(progress, rows)
+            self._parameters, self._target = progress.parameters, progress.target
+            self._adam = type(self._adam)(progress.m, progress.v, progress.step)
+            self._updates_per_s = (end - done) / (time.perf_counter() - started)
+            if end < count:
+                between_chunks()
+        names = [*STATISTICS, *(f"value/{signal}" for signal in self._graph.signals)]
+        return dict(zip(names, (progress.sums.numpy() / count).tolist(), strict=True))
+
+    def _chunk(self) -> int:
+        return max(1, int(self._updates_per_s * _CHUNK_S)) if self._updates_per_s else UPDATES_PER_CALL
+
+    def _pack(self, rows: SACRows, count: int) -> None:
+        """Rows as one float32 array. Branch indices are exact in float32 up to 2²⁴."""
+        packed = self._packed[:count].reshape(len(rows), self._packed.shape[2])
+        first = 0
+        for name, width in self._graph.columns.items():
+            packed[:, first : first + width] = getattr(rows, name)
+            first += width
+
+    def _start(self) -> Progress:
+        sums = tf.zeros(len(STATISTICS) + len(self._graph.signals))
+        return Progress(tf.constant(0), self._parameters, *self._adam, self._target, sums)
+
+    def _batches(self, learning_rate: float) -> Batches:
+        return Batches(tf.constant(self._packed), tf.constant(self._noise), tf.constant(learning_rate, tf.float32))
+
+    def _check_finite(self, progress: Progress, rows: SACRows) -> None:
+        names = [*STATISTICS, *self._graph.signals]
+        broken = [name.replace("_", " ") for name, value in zip(names, progress.sums.numpy(), strict=True) if not np.isfinite(value)]
+        if np.isfinite(progress.parameters.numpy()).all():
+            if not broken:
+                return
+        else:
+            broken += [name for name, tensor in named(self.layout, progress.parameters).items() if not np.isfinite(tensor).all()]
+        columns = {field.name.replace("_", " "): getattr(rows, field.name) for field in fields(SACRows)}
+        extremes = ", ".join(f"{name} {x.min():.4g} … {x.max():.4g}" for name, x in columns.items() if x.size)
+        raise FloatingPointError(
+            f"Expected finite losses and weights from {int(progress.done)} updates, received others: {', '.join(broken)}. The weights "
+            f"from before them are kept. The batches: {extremes}; α {', '.join(f'{a:.4g}' for a in self.alpha())}. Look for huge rewards "
+            "(reward_signals.extrinsic.strength scales them) or observations (network_settings.normalize), or lower learning_rate."
+        )
