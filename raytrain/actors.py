@@ -349,6 +349,8 @@ class TrainerActor(_LoopActor):
 
         Without an end within `timeout_s` the report has no checkpoint; ask again.
         """
+        if self._component is not None:
+            self._component.request_stop()
         if self._join(timeout_s) and self._fault is None and self._component is not None:
             self._component.finish()
         return self.poll()

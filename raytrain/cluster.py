@@ -113,6 +113,11 @@ def check_resources(plan: Plan, settings: DistributedSettings) -> None:
             raise ClusterError(f"{what.capitalize()} needs {_amount(one)} CPUs on one node, and the largest node has {_amount(largest)}.")
 
 
+def is_one_machine() -> bool:
+    """Whether the Ray that is used is this machine alone."""
+    return [n["NodeManagerAddress"] for n in ray.nodes() if n["Alive"]] == [ray.util.get_node_ip_address()]
+
+
 class RayBackend:
     """Env managers and trainer as Ray actors, one exchange between them."""
 

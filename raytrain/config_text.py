@@ -98,7 +98,7 @@ def summary_rows(config: RunConfig) -> list[tuple[str, str]]:
             rows += zip([name, "", "", ""], lines, strict=True)
     mode = "lock-step (threaded: false)" if config.lock_step else "envs step while the trainer updates"
     off_policy = all(isinstance(settings, SACSettings) for settings in behaviors.values())
-    limit = f"at most {_count(config.policy_lag, 'version')}" if config.lock_step or not off_policy else "any (sac is off-policy)"
+    limit = "any (sac is off-policy)" if off_policy else f"at most {_count(config.policy_lag, 'version')}"
     rows.append(("policy lag", f"{limit}, {mode}"))
     trainers = max(1, len(config.behaviors))
     cpus = spread.num_env_managers * spread.env_manager_cpus + trainers * spread.trainer_cpus

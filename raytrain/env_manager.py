@@ -279,5 +279,5 @@ class EnvManager:
 def _copied(decision: DecisionSteps) -> DecisionSteps:
     return DecisionSteps(
         agent_id=decision.agent_id.copy(), obs={k: v.copy() for k, v in decision.obs.items()},
-        reward=decision.reward, first=decision.first, action_mask=decision.action_mask,
+        reward=decision.reward, first=decision.first.copy(), action_mask=decision.action_mask,
     )

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from raytrain.env_manager import EnvManager
     from raytrain.trainer_loop import TrainerLoop
 
-UPDATES_AHEAD = 32
+UPDATES_AHEAD = 64
 """Off-policy, env managers collect at most for this many updates ahead: two calls of the compiled program."""
 
 _ROLES = {"weights": 0, "trainer": 1, "env_manager": 2, "envs": 3}

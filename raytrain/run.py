@@ -122,12 +122,16 @@ def _run(config, local, specs, place, callbacks, console, command, started_at, i
     saved = config.checkpoint_settings
     behavior, spec = next(iter(specs.items()))
     fits = _plan(config, behavior, spec, local, import_dirs)
-    _check_replay(config, fits)
+    here = local
     if not local:
         from raytrain import cluster
 
         cluster.check_resources(fits, config.distributed)
+        here = cluster.is_one_machine()
+    memory = _check_replay(config, fits, here)
     source = initial_snapshot(config) if saved.initialize_from and not saved.resume else None
+    if source is not None:
+        start_of(fits, None, source)  # one that does not fit is refused before a folder is made, or an old run moved aside
     with RunFolder.create(saved.results_dir, saved.run_id, saved.resume, saved.force) as folder:
         store = CheckpointStore(folder.path, config.behaviors[behavior].keep_checkpoints)
         snapshot, _, problems = store.load_latest() if saved.resume else (None, None, [])
@@ -140,7 +144,7 @@ def _run(config, local, specs, place, callbacks, console, command, started_at, i
         console.header(f"raytrain {versions['raytrain']}", [("Ray", place), ("run", str(folder.path)), ("seed", str(plan.seed))])
         console.config_table([("configuration", [row for row in summary_rows(config) if not (local and row[0] == "resources")])])
         console.startup_table(behavior, startup_rows(plan))
-        for text in [*config.warnings(), *folder.messages, *problems, *([] if local else _small_shared_memory())]:
+        for text in [*([memory] if memory else []), *config.warnings(), *folder.messages, *problems, *([] if local else _small_shared_memory())]:
             console.warning(text)
         resumed = snapshot.run if snapshot else None
         if resumed:
@@ -231,28 +235,38 @@ def _plan(config: RunConfig, behavior: str, spec: BehaviorSpec, local: bool, imp
     )
 
 
-def _check_replay(config: RunConfig, plan: Plan) -> None:
-    """Refuse a replay buffer that this machine has no memory for (on a cluster the trainer may run on another one), or that the
-    running trajectories of all agents would fill.
+def _check_replay(config: RunConfig, plan: Plan, here: bool) -> str:
+    """Refuse a replay buffer that there is no memory for, or that the running trajectories of all agents would fill.
+
+    Args:
+        here: the trainer will be on this machine; otherwise its memory is not known, and a warning is all there can be.
+
+    Returns:
+        The warning, or nothing.
 
     Raises:
         ConfigError: with both figures, and the ``buffer_size`` that fits.
     """
     need, free = plan.replay_bytes(), psutil.virtual_memory().available
     if not need:
-        return
-    size, agents = plan.settings.hyperparameters.buffer_size, len(plan.managers) * plan.agents
-    message = ""
-    if need > free:
+        return ""
+    hyper, agents = plan.settings.hyperparameters, len(plan.managers) * plan.agents
+    need *= 4 if hyper.save_replay_buffer else 1  # the copy that is saved, its encoding, and the one that travels
+    size, message = hyper.buffer_size, ""
+    if size < 2 * agents:
+        message = f"expected room for two frames of each of the {agents:,} agents, received buffer_size={size:,}; raise it to {2 * agents:,} or far more"
+    elif need > free:
+        saving = " (four times its own size, with save_replay_buffer)" if hyper.save_replay_buffer else ""
         message = (
-            f"expected a replay buffer that fits into memory, received one of {size:,} frames, which takes {need / 1e9:,.1f} GB where "
+            f"expected a replay buffer that fits into memory, received one of {size:,} frames, which takes {need / 1e9:,.1f} GB{saving} where "
             f"{free / 1e9:,.1f} GB are free; about {int(size * 0.8 * free / need):,} frames fit"
         )
-    elif size < 2 * agents:
-        message = f"expected room for two frames of each of the {agents:,} agents, received buffer_size={size:,}; raise it to {2 * agents:,} or far more"
+        if not here:
+            return f"{plan.behavior}: a replay buffer of {size:,} frames takes {need / 1e9:,.1f} GB on the trainer's machine; this one has {free / 1e9:,.1f} GB free"
     if message:
         path = ("behaviors", plan.behavior, "hyperparameters", "buffer_size")
         raise ConfigError([config.document.problem(path, size, message)], config.document.name)
+    return ""
 
 
 def _small_shared_memory() -> list[str]:

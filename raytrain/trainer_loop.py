@@ -118,6 +118,7 @@ class TrainerLoop:
         self._events: list[Any] = []
         self._events_lock = threading.Lock()
         self._save_requested = False
+        self._stopping = False
         self._checkpoint_label: int | None = None
         self._published_s = clock()
         self._phase = "waiting for trajectories"
@@ -155,7 +156,7 @@ class TrainerLoop:
                 break
             self._take_in(item)
             ready = self._is_ready()
-            while self._is_ready():  # off-policy, an item may owe several calls of updates
+            while self._is_ready() and not self._stopping:  # off-policy, an item may owe several calls of updates
                 self._learn()
             if not ready and self._credit.has_more(self._trainer.rows_wanted, self._trainer.rows_held):
                 self._publish(self.version)  # the same policy, so that collecting goes on
@@ -289,6 +290,10 @@ class TrainerLoop:
                 trainer_type=self._settings.trainer_type, distribution=policy_distribution(self._settings),
             )
         self._emit(CheckpointDue(snapshot, label, self._env_steps_before + self.ledger.env_steps))
+
+    def request_stop(self) -> None:
+        """Leave updates that are owed for a later run (from any thread); the one under way is finished."""
+        self._stopping = True
 
     def request_save(self) -> None:
         """Ask for a checkpoint before the next turn (from any thread)."""

@@ -1,6 +1,8 @@
-"""What the programs of all algorithms have in common: one flat vector of trained parameters, and Adam's state beside it."""
+"""What the programs of all algorithms have in common: trained parameters, and Adam's state beside them."""
 
 from __future__ import annotations
+
+from typing import Any
 
 import numpy as np
 
@@ -13,7 +15,7 @@ import tensorflow as tf  # isort: skip
 
 
 class Program:
-    """Trained parameters as named tensors outside, as one vector for the compiled programs.
+    """Trained parameters as named arrays outside, as one vector for the compiled programs.
 
     Args:
         layout: names and shapes of the tensors, in the order of the vector.
@@ -33,19 +35,27 @@ class Program:
             ValueError: a tensor is missing, unknown, not finite or of another shape; the present ones stay.
         """
         check_weights(weights, self.layout, "the networks of this configuration")
-        self._parameters = flat(self.layout, weights)
+        self._parameters = self._inside(weights)
 
     def weights(self) -> Weights:
         """Fresh arrays of all tensors."""
-        return named(self.layout, self._parameters)
+        return self._outside(self._parameters)
 
     def set_adam(self, m: Weights, v: Weights, step: int) -> None:
         """Take over Adam's moments and its step count."""
-        self._adam = AdamState(flat(self.layout, m), flat(self.layout, v), tf.constant(step, tf.int64))
+        self._adam = AdamState(self._inside(m), self._inside(v), tf.constant(step, tf.int64))
 
     def adam_state(self) -> tuple[Weights, Weights, int]:
         """Fresh arrays of Adam's first and second moments, and its step count."""
-        return named(self.layout, self._adam.m), named(self.layout, self._adam.v), int(self._adam.step)
+        return self._outside(self._adam.m), self._outside(self._adam.v), int(self._adam.step)
+
+    def _inside(self, tensors: Weights) -> Any:
+        """The tensors of `layout` as the compiled programs take them."""
+        return flat(self.layout, tensors)
+
+    def _outside(self, inside: Any) -> Weights:
+        """The reverse of `_inside`, fresh arrays."""
+        return named(self.layout, inside)
 
 
 def flat(layout: Layout, tensors: Weights) -> tf.Tensor:

@@ -9,15 +9,16 @@ Letters: ``N`` sampled rows, ``I`` network inputs, ``S`` reward signals.
 from __future__ import annotations
 
 from collections.abc import Callable
+from fractions import Fraction
 from typing import Any
 
 import numpy as np
 
 from envs.specs import BehaviorSpec, Observations
-from trainers.networks import network_inputs, normalizer_names
+from trainers.networks import check_weights, network_inputs, normalizer_names
 from trainers.normalizer import NormalizerHistory, check_batch
 from trainers.replay_buffer import ReplayBuffer
-from trainers.sac_networks import TARGET
+from trainers.sac_networks import CRITIC, LOG_ALPHA, TARGET
 from trainers.sac_update import UPDATES_PER_CALL, SACProgram, SACRows
 from trainers.schedules import sac_schedules
 from trainers.settings import SACSettings
@@ -30,7 +31,7 @@ class SACTrainer:
     """SAC for one behavior. See `trainers.trainer.Trainer` for the methods' contract.
 
     One update (an optimizer step on a batch drawn from replay) is owed for each ``steps_per_update`` agent steps, as
-    `UpdateRatio` counts; `update` makes up to 16 of them. Counting begins at ``buffer_init_steps``, and anew, so that steps
+    `UpdateRatio` counts; `update` makes up to 32 of them. Counting begins at ``buffer_init_steps``, and anew, so that steps
     without a possible update are never made up for in a burst: when the first full batch is there, when a state is loaded
     without its replay, and when it is loaded with another ``steps_per_update``.
 
@@ -85,9 +86,9 @@ class SACTrainer:
         check_batch(batch, manager)
         if batch.rows:
             had_batch = self._has_batch
-            self._replay.add(batch, manager)
-            if self._normalizer is not None:
+            if self._normalizer is not None:  # first: it refuses what is not finite in float32
                 self._normalizer.update(batch.obs)
+            self._replay.add(batch, manager)
             self._filled += batch.rows
             self.agent_steps += batch.rows
             if self._has_batch and not had_batch:
@@ -109,10 +110,10 @@ class SACTrainer:
     # -- learning ----------------------------------------------------------------------------------------------------
 
     def update(self, between_chunks: Callable[[], None] = lambda: None) -> dict[str, float]:
-        """Make the updates that are owed, 16 at most. See `Trainer.update`.
+        """Make the updates that are owed, 32 at most. See `Trainer.update`.
 
         Raises:
-            FloatingPointError: a loss or a weight would be NaN or infinite; weights, targets and optimizer stay.
+            FloatingPointError: a loss or a weight would be NaN or infinite; weights, targets and optimizer stay those of before.
         """
         count = min(UPDATES_PER_CALL, self._ratio.owed(self.agent_steps, self.updates))
         learning_rate = self._learning_rate.value(self.agent_steps)
@@ -189,6 +190,9 @@ class SACTrainer:
             ValueError: the state does not fit the networks or observations of this trainer's settings.
         """
         self.load_weights(state)
+        if not self._hyper.learn_entcoef:  # then α is a setting, and settings come from the configuration
+            alpha = {LOG_ALPHA: np.full_like(state.tensors[LOG_ALPHA], np.log(self._hyper.init_entcoef))}
+            self._program.set_weights({**self._program.weights(), **alpha})
         m, v = ({name: state.tensors[f"adam/{moment}/{name}"] for name in self._program.layout} for moment in "mv")
         self._program.set_adam(m, v, state.scalars["adam_step"])
         self._rng.bit_generator.state = state.scalars["rng"]
@@ -210,7 +214,9 @@ class SACTrainer:
         before, now = state.scalars["steps_per_update"], str(self._ratio.steps_per_update)
         if before != now:
             self._ratio.rebase(max(self.agent_steps, origin_steps), self.updates)
-            self.notices.append(f"steps_per_update {before} (before) → {now} (now): updates are counted from here on")
+            self.notices.append(
+                f"steps_per_update {float(Fraction(before)):g} (before) → {float(Fraction(now)):g} (now): updates are counted from here on"
+            )
 
     def load_weights(self, state: TrainerState) -> None:
         """See `Trainer.load_weights`: actor, critics, targets, log α and normaliser.
@@ -223,8 +229,14 @@ class SACTrainer:
                 "Expected a state saved with network_settings.normalize: true, received one without. "
                 "Set network_settings.normalize: false, or begin a new run."
             )
-        kept = {name: tensor for name, tensor in state.tensors.items() if name in self._program.layout}
-        self._program.set_weights(kept)
-        self._program.set_targets({name: tensor for name, tensor in state.tensors.items() if name.startswith(TARGET)})
+        networks, targets = (
+            {name: tensor for name, tensor in state.tensors.items() if name.startswith(prefixes)}
+            for prefixes in (("actor/", CRITIC, LOG_ALPHA), TARGET)
+        )
+        # All together, so that a state which fits in part changes nothing.
+        layout = {**self._program.layout, **self._program.target_layout}
+        check_weights({**networks, **targets}, layout, "the networks of this configuration")
+        self._program.set_weights(networks)
+        self._program.set_targets(targets)
         if self._normalizer is not None:
             self._normalizer.load_state(state)

@@ -1,10 +1,10 @@
 """SAC's program: several updates in one call, as a pure function of tensors.
 
-Everything has static shapes; how many of the batches are learnt from is a run-time value. All trained parameters are one flat
-vector: actor, critics, log α.
+Everything has static shapes; how many of the batches are learnt from is a run-time value. Each trained tensor stays a tensor of
+its own: joining hundreds of thousands of numbers in one vector, as PPO does with its small networks, and taking them apart again
+for each update costs a third of the speed here.
 
-Letters: ``K`` updates of one call at most, ``M`` rows of a batch (``batch_size``), ``D`` packed columns, ``P`` parameters,
-``I``, ``C``, ``B``, ``S`` as in `trainers.graph`, ``A`` choices of one branch, ``W`` as in `trainers.sac_networks`.
+Letters: ``K`` updates of one call at most, ``M`` rows of a batch (``batch_size``), ``D`` packed columns, ``I``, ``C``, ``B``, ``S`` as in `trainers.graph`, ``A`` choices of one branch, ``W`` as in `trainers.sac_networks`.
 """
 
 from __future__ import annotations
@@ -14,14 +14,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple
 
-import numpy as np
-
 from envs.specs import BehaviorSpec
 from trainers import graph, sac_losses  # graph first: it quietens TensorFlow before the import
 from trainers.distributions import LOG_STD_MAX, LOG_STD_MIN
 from trainers.exploration_noise import VARIANCE_FLOOR
 from trainers.networks import LOG_STD, Distribution, Layout, action_heads, body_layers, input_size
-from trainers.optimizer import AdamState, adam, clip_by_global_norm, global_norm
+from trainers.optimizer import AdamState, adam, clip_by_global_norm
 from trainers.sac_networks import (
     CRITIC,
     LOG_ALPHA,
@@ -48,18 +46,20 @@ class Progress(NamedTuple):
 
     Attributes:
         done: int32, updates of this call.
-        parameters, m, v: float32 ``[P]``; step: int64, Adam's count over all updates.
-        target: float32, the target critics as one vector.
+        parameters, m, v: float32, in the order of `SACGraph.layout`; step: int64, Adam's count over all updates.
+        target: float32, the target critics in the order of `SACGraph.target_layout`.
         sums: float32 ``[len(STATISTICS) + S]``.
+        finite: bool, all sums and parameters are finite; known at the end of a call.
     """
 
     done: tf.Tensor
-    parameters: tf.Tensor
-    m: tf.Tensor
-    v: tf.Tensor
+    parameters: tuple[tf.Tensor, ...]
+    m: tuple[tf.Tensor, ...]
+    v: tuple[tf.Tensor, ...]
     step: tf.Tensor
-    target: tf.Tensor
+    target: tuple[tf.Tensor, ...]
     sums: tf.Tensor
+    finite: tf.Tensor
 
 
 class Batches(NamedTuple):
@@ -115,12 +115,12 @@ class SACGraph:
 
     @functools.cached_property
     def layout(self) -> Layout:
-        """Trained tensors, in the order of the flat vector."""
+        """Trained tensors: actor, critics, log α."""
         return sac_layout(self.spec, self.network, self.signals, self.distribution)
 
     @functools.cached_property
     def target_layout(self) -> Layout:
-        """Target critics, in the order of their flat vector (that of the critics in `layout`)."""
+        """Target critics, in the order of the critics in `layout`."""
         return twin_layout(self.spec, self.network, self.signals, TARGET)
 
     @functools.cached_property
@@ -137,42 +137,45 @@ class SACGraph:
 
     def learn(self, progress: Progress, batches: Batches, end: tf.Tensor) -> Progress:
         """Learn from batches ``progress.done`` … `end` − 1."""
-        return tf.while_loop(lambda p: p.done < end, lambda p: (self.update(p, batches),), (progress,))[0]
+        progress = tf.while_loop(lambda p: p.done < end, lambda p: (self.update(p, batches),), (progress,))[0]
+        numbers = [progress.sums, *progress.parameters, *progress.target]
+        return progress._replace(finite=tf.reduce_all([tf.reduce_all(tf.math.is_finite(x)) for x in numbers]))
 
     def update(self, progress: Progress, batches: Batches) -> Progress:
         """One optimizer step on actor, critics and log α, all at the same parameters, then one of the targets.
 
         θ' ← (1 − τ)θ' + τθ with the new θ.
         """
-        tensors, target = _split(progress.parameters, self.layout), _split(progress.target, self.target_layout)
+        named = dict(zip(self.layout, progress.parameters, strict=True))
+        target = dict(zip(self.target_layout, progress.target, strict=True))
         with tf.GradientTape() as tape:
-            tape.watch(tensors)
-            loss, means = self.loss(
-                dict(zip(self.layout, tensors, strict=True)), dict(zip(self.target_layout, target, strict=True)),
-                tf.gather(batches.packed, progress.done), tf.gather(batches.noise, progress.done),
-            )
-        gradients = dict(zip(self.layout, tape.gradient(loss, tensors), strict=True))
-        actor, critic, alpha = (
-            tf.concat([tf.reshape(g, [-1]) for name, g in gradients.items() if name.startswith(prefix)], axis=0)
-            for prefix in ("actor/", CRITIC, LOG_ALPHA)
-        )
-        norms = [global_norm(actor), global_norm(critic)]
-        if self.max_grad_norm is not None:
-            actor, critic = (clip_by_global_norm(g, n, self.max_grad_norm) for g, n in zip((actor, critic), norms, strict=True))
-        sizes = [actor.shape[0], critic.shape[0], alpha.shape[0]]
-        gradient = tf.concat([actor, critic, alpha if self.learn_entcoef else tf.zeros_like(alpha)], axis=0)
-        state = AdamState(progress.m, progress.v, progress.step)
-        parameters, state = adam(progress.parameters, gradient, state, batches.learning_rate, self.adam_epsilon)
-        policy, online, log_alpha = tf.split(parameters, sizes)
-        if self.learn_entcoef:
-            log_alpha = tf.clip_by_value(log_alpha, *_LOG_ALPHA_RANGE)
-        else:  # moments of a run that learnt it, which a resumed one goes on with, would move it further
-            log_alpha = tf.split(progress.parameters, sizes)[2]
-        parameters = tf.concat([policy, online, log_alpha], axis=0)
-        return Progress(
-            progress.done + 1, parameters, *state, target=progress.target + self.tau * (online - progress.target),
-            sums=progress.sums + tf.concat([tf.stack([*means[0], *norms]), means[1]], axis=0),
-        )
+            tape.watch(list(named.values()))
+            loss, means = self.loss(named, target, tf.gather(batches.packed, progress.done), tf.gather(batches.noise, progress.done))
+        gradients, norms = self._clipped(dict(zip(named, tape.gradient(loss, list(named.values())), strict=True)))
+        moved, m, v, step = [], [], [], progress.step
+        for i, (name, tensor) in enumerate(named.items()):
+            state = AdamState(progress.m[i], progress.v[i], progress.step)
+            new, (m_i, v_i, step) = adam(tensor, gradients[name], state, batches.learning_rate, self.adam_epsilon)
+            if name == LOG_ALPHA:
+                # Not learnt, moments of a run that learnt it, which a resumed one goes on with, must not move it either.
+                new = tf.clip_by_value(new, *_LOG_ALPHA_RANGE) if self.learn_entcoef else tensor
+            moved.append(new)
+            m.append(m_i)
+            v.append(v_i)
+        online = [tensor for name, tensor in zip(named, moved, strict=True) if name.startswith(CRITIC)]
+        followed = tuple(old + self.tau * (new - old) for old, new in zip(progress.target, online, strict=True))
+        sums = progress.sums + tf.concat([tf.stack([*means[0], *norms]), means[1]], axis=0)
+        return Progress(progress.done + 1, tuple(moved), tuple(m), tuple(v), step, followed, sums, progress.finite)
+
+    def _clipped(self, gradients: dict[str, tf.Tensor]) -> tuple[dict[str, tf.Tensor], list[tf.Tensor]]:
+        """Gradients, clipped where that is asked for, actor and critics apart; and the two norms from before."""
+        norms = []
+        for prefix in ("actor/", CRITIC):
+            names = [name for name in gradients if name.startswith(prefix)]
+            norms.append(tf.sqrt(tf.add_n([tf.reduce_sum(tf.square(gradients[name])) for name in names])))
+            if self.max_grad_norm is not None:
+                gradients |= {name: clip_by_global_norm(gradients[name], norms[-1], self.max_grad_norm) for name in names}
+        return gradients, norms
 
     def loss(
         self, named: graph.Parameters, target: graph.Parameters, packed: tf.Tensor, noise: tf.Tensor
@@ -263,11 +266,6 @@ def _twin(named: graph.Parameters, layer: str, x: tf.Tensor) -> tf.Tensor:
 def _weighted(alpha: list[tf.Tensor], entropies: list[tf.Tensor]) -> tf.Tensor:
     """Σ_parts α_part H_part of each row, ``[M]``."""
     return tf.add_n([a * h for a, h in zip(alpha, entropies, strict=True)])
-
-
-def _split(flat: tf.Tensor, layout: Layout) -> list[tf.Tensor]:
-    sizes = [int(np.prod(shape)) for shape in layout.values()]
-    return [tf.reshape(part, shape) for part, shape in zip(tf.split(flat, sizes), layout.values(), strict=True)]
 
 
 @functools.lru_cache(maxsize=32)

@@ -12,8 +12,9 @@ from dataclasses import dataclass, fields
 import numpy as np
 
 from envs.specs import BehaviorSpec
-from trainers.networks import check_weights
-from trainers.program import Program, flat, named
+from trainers.networks import Layout, check_weights
+from trainers.optimizer import AdamState
+from trainers.program import Program
 from trainers.sac_graph import STATISTICS, Batches, Progress, SACGraph, compiled
 from trainers.sac_networks import LOG_ALPHA
 from trainers.settings import SACSettings
@@ -21,7 +22,7 @@ from trainers.trainer import Weights
 
 import tensorflow as tf  # isort: skip
 
-UPDATES_PER_CALL = 16
+UPDATES_PER_CALL = 32
 """K: updates of one compiled call, between two of which nothing else can happen."""
 
 _CHUNK_S = 1.0  # longest time between two calls of between_chunks, about
@@ -77,15 +78,21 @@ class SACProgram(Program):
             ValueError: as `set_weights`.
         """
         check_weights(tensors, self.target_layout, "the target critics of this configuration")
-        self._target = flat(self.target_layout, tensors)
+        self._target = tuple(tf.constant(tensors[name], tf.float32) for name in self.target_layout)
 
     def targets(self) -> Weights:
         """Fresh arrays of the target critics."""
-        return named(self.target_layout, self._target)
+        return _arrays(self.target_layout, self._target)
 
     def alpha(self) -> np.ndarray:
         """Entropy coefficient of each part of an action, float32 ``[P]``."""
-        return np.exp(self._parameters[-self.layout[LOG_ALPHA][0] :].numpy())  # log α lies at the end of the vector
+        return np.exp(self._parameters[list(self.layout).index(LOG_ALPHA)].numpy())
+
+    def _inside(self, tensors: Weights) -> tuple[tf.Tensor, ...]:
+        return tuple(tf.constant(tensors[name], tf.float32) for name in self.layout)
+
+    def _outside(self, inside: tuple[tf.Tensor, ...]) -> Weights:
+        return _arrays(self.layout, inside)
 
     @property
     def traces(self) -> int:
@@ -121,7 +128,7 @@ class SACProgram(Program):
             progress = self._learn(progress, batches, tf.constant(end))
             self._check_finite(progress, rows)
             self._parameters, self._target = progress.parameters, progress.target
-            self._adam = type(self._adam)(progress.m, progress.v, progress.step)
+            self._adam = AdamState(progress.m, progress.v, progress.step)
             self._updates_per_s = (end - done) / (time.perf_counter() - started)
             if end < count:
                 between_chunks()
@@ -141,19 +148,17 @@ class SACProgram(Program):
 
     def _start(self) -> Progress:
         sums = tf.zeros(len(STATISTICS) + len(self._graph.signals))
-        return Progress(tf.constant(0), self._parameters, *self._adam, self._target, sums)
+        return Progress(tf.constant(0), self._parameters, *self._adam, self._target, sums, tf.constant(True))
 
     def _batches(self, learning_rate: float) -> Batches:
         return Batches(tf.constant(self._packed), tf.constant(self._noise), tf.constant(learning_rate, tf.float32))
 
     def _check_finite(self, progress: Progress, rows: SACRows) -> None:
+        if progress.finite:
+            return
         names = [*STATISTICS, *self._graph.signals]
         broken = [name.replace("_", " ") for name, value in zip(names, progress.sums.numpy(), strict=True) if not np.isfinite(value)]
-        if np.isfinite(progress.parameters.numpy()).all():
-            if not broken:
-                return
-        else:
-            broken += [name for name, tensor in named(self.layout, progress.parameters).items() if not np.isfinite(tensor).all()]
+        broken += [name for name, tensor in self._outside(progress.parameters).items() if not np.isfinite(tensor).all()]
         columns = {field.name.replace("_", " "): getattr(rows, field.name) for field in fields(SACRows)}
         extremes = ", ".join(f"{name} {x.min():.4g} … {x.max():.4g}" for name, x in columns.items() if x.size)
         raise FloatingPointError(
@@ -161,3 +166,7 @@ class SACProgram(Program):
             f"from before them are kept. The batches: {extremes}; α {', '.join(f'{a:.4g}' for a in self.alpha())}. Look for huge rewards "
             "(reward_signals.extrinsic.strength scales them) or observations (network_settings.normalize), or lower learning_rate."
         )
+
+
+def _arrays(layout: Layout, tensors: tuple[tf.Tensor, ...]) -> Weights:
+    return {name: tensor.numpy().copy() for name, tensor in zip(layout, tensors, strict=True)}

@@ -42,6 +42,7 @@ class UpdateRatio:
         self.origin_steps, self.origin_updates = agent_steps, updates
 
     def measured(self, agent_steps: int, updates: int) -> float | None:
-        """Agent steps per update since the origin; None before the first update."""
+        """Agent steps per update since the origin, those of updates still owed left out; None before the first update."""
         done = updates - self.origin_updates
-        return (agent_steps - self.origin_steps) / done if done > 0 else None
+        learnt = agent_steps - self.origin_steps - self.owed(agent_steps, updates) * self.steps_per_update
+        return float(learnt / done) if done > 0 else None

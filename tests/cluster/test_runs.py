@@ -36,7 +36,7 @@ def train(tmp_path, data, run_id, **options):
 
 
 def tensors(run) -> dict[str, np.ndarray]:
-    newest = sorted((run.path / "checkpoints").iterdir())[-1]
+    newest = max((run.path / "checkpoints").iterdir())
     return load_file(newest / "CartPole" / "trainer.safetensors")
 
 
@@ -65,6 +65,53 @@ def test_lock_step_over_ray_and_local_give_the_same_bytes(private_ray, tmp_path)
     assert a.keys() == b.keys()
     assert all(np.array_equal(a[k], b[k]) for k in a)
     assert not all(np.array_equal(b[k], c[k]) for k in b)
+
+
+def sac(**behavior) -> dict:
+    """Soft actor-critic on Pendulum: an update of 32 rows for every two steps from step 100 on."""
+    hyper = {"batch_size": 32, "buffer_size": 2000, "buffer_init_steps": 100, "learning_rate": 1e-3, "steps_per_update": 2.0}
+    data = config(env="Pendulum-v1")
+    settings = data["behaviors"].pop("CartPole")
+    data["behaviors"]["Pendulum"] = {**settings, "trainer_type": "sac", "hyperparameters": hyper, "max_steps": 1000, **behavior}
+    return data
+
+
+def sac_tensors(run) -> dict[str, np.ndarray]:
+    return load_file(max((run.path / "checkpoints").iterdir()) / "Pendulum" / "trainer.safetensors")
+
+
+def test_sac_in_lock_step_over_ray_and_local_give_the_same_bytes(private_ray, tmp_path):
+    """C83: two env managers, whole rounds, every update made before the next: nothing depends on what carries them."""
+    data = sac(threaded=False)
+    over_ray = train(tmp_path, data, "ray", num_env_managers=2)
+    local = train(tmp_path, data, "local", num_env_managers=2, local=True)
+    other = train(tmp_path, data, "other", num_env_managers=2, local=True, seed=4)
+    a, b, c = sac_tensors(over_ray), sac_tensors(local), sac_tensors(other)
+    assert a.keys() == b.keys() and over_ray.results["updates"] == local.results["updates"] > 400
+    assert all(np.array_equal(a[k], b[k]) for k in a)
+    assert not all(np.array_equal(b[k], c[k]) for k in b)
+
+
+def test_sac_keeps_its_ratio_while_two_env_managers_collect(private_ray, tmp_path):
+    """Asynchronous: the ledger balances, and |agent steps − warm-up − steps_per_update · updates| ≤ steps_per_update at the end."""
+    summaries = []
+    run = train(tmp_path, sac(), "run", num_env_managers=2, on_summary=summaries.append)
+    results, ledger = run.results, run.results["ledger"]
+    assert ledger["produced"] == ledger["consumed"] + sum(v for k, v in ledger.items() if k.startswith("dropped_"))
+    assert results["agent_steps"] >= 1000 and results["updates"] > 400
+    assert 0 <= results["agent_steps"] - 100 - 2 * results["updates"] <= 2
+    assert [s.step for s in summaries] == [500, 1000]
+    assert ledger["produced"] <= results["agent_steps"] + 3 * 64 + 4 * 8, "collecting ran no further ahead than 32 updates and a batch each"
+
+
+def test_sac_resumed_without_its_replay_buffer_tells_the_user(private_ray, tmp_path, capsys):
+    """C30: a notice of the trainer, which is another process, reaches the console; counting goes on after the new warm-up."""
+    first = train(tmp_path, sac(), "run", num_env_managers=2)
+    assert "no replay buffer" not in capsys.readouterr().out
+    again = train(tmp_path, sac(max_steps=1500), "run", num_env_managers=2, resume=True)
+    assert "Pendulum: the checkpoint has no replay buffer" in capsys.readouterr().out
+    steps, updates = (again.results[k] - first.results[k] for k in ("agent_steps", "updates"))
+    assert steps >= 400 and 0 <= steps - 100 - 2 * updates <= 2
 
 
 def test_an_exception_in_an_env_reaches_the_user(private_ray, tmp_path):
@@ -136,7 +183,7 @@ def test_ctrl_c_saves_and_leaves_nothing_behind(tmp_path):
     assert time.monotonic() - started < 60
     status = json.loads((tmp_path / "run" / "status.json").read_text())
     assert status["state"] == "interrupted"
-    manifest = sorted((tmp_path / "run" / "checkpoints").iterdir())[-1] / "manifest.json"
+    manifest = max((tmp_path / "run" / "checkpoints").iterdir()) / "manifest.json"
     assert manifest.exists()
     assert not _children_named(str(tmp_path))
 

@@ -85,7 +85,7 @@ class ScriptedEnv:
 
     def poll(self, timeout_s: float) -> dict[str, Steps]:
         for array in self._lent:  # what was delivered is valid until this call
-            array[...] = 77 if array.dtype == np.uint8 else np.nan
+            array[...] = ~array if array.dtype == bool else 77 if array.dtype == np.uint8 else np.nan
         self._lent = []
         first = self._new.copy()
         per_env = self._busy.reshape(-1, self._agents_per_env).all(axis=1)
@@ -108,7 +108,7 @@ class ScriptedEnv:
         obs = observe(delivered, self._episode[delivered], self._step[delivered])
         self._busy[ids], self._new[:], self._waiting[delivered] = False, False, True
         decision = DecisionSteps(delivered, obs, rewards[delivered], first[delivered])
-        self._lent += [*obs.values(), decision.reward]
+        self._lent += [*obs.values(), decision.reward, decision.first]
         return {BEHAVIOR: Steps(decision, terminal, env_steps=len(ids) // self._agents_per_env)}
 
     def _end(self, ids: np.ndarray, reward: np.ndarray) -> TerminalSteps:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import gymnasium as gym
 import numpy as np
@@ -23,7 +23,7 @@ class Target(gym.Env):
 
     observation_space = spaces.Box(-1.0, 1.0, (2,), np.float32)
     action_space = spaces.Box(10.0, 30.0, (1,), np.float32)
-    log: list[tuple[np.ndarray, np.ndarray]] = []
+    log: ClassVar[list[tuple[np.ndarray, np.ndarray]]] = []
     """(observation, action) of every step of every copy in this process, in order."""
 
     def __init__(self, reward: float = 1.0, length: int = 20) -> None:

@@ -128,7 +128,10 @@ def test_solve_fills_the_compilation_cache_first_and_runs_every_seed(tmp_path):
 def test_without_peers_no_virtual_env_is_used(tmp_path):
     jobs = plan(NEEDS, [], tmp_path, seeds=1, repeats=1)
     assert all(j.command[0] == sys.executable for j in jobs)
-    assert {j.measurement for j in jobs} == {"throughput", "throughput-python", "solve", "startup", "slow-envs", "alone"}
+    assert {j.measurement for j in jobs} == {
+        "throughput", "throughput-python", "solve", "startup", "slow-envs", "alone", "sac-updates", "sac-updates-pendulum",
+        "pendulum-solve", "replay", "halfcheetah-200k",
+    }
 
 
 # -- tables ----------------------------------------------------------------------------------------------------------

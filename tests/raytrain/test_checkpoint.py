@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import hashlib
 import itertools
 import json
 import os
@@ -11,6 +12,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -26,7 +28,7 @@ from raytrain.checkpoint import (
     find_checkpoint,
     load_policy_files,
 )
-from raytrain.snapshot import find_problems
+from raytrain.snapshot import encode, find_problems
 from trainers.settings import NetworkSettings
 from trainers.trainer import TrainerState
 
@@ -586,3 +588,33 @@ def test_reading_leaves_a_live_writers_files_alone(run: Path) -> None:
     load_policy_files(run)
     CheckpointStore.load(path)
     assert names_in(run / "checkpoints") == [".tmp-000001", "000000"]
+
+
+# Which algorithm
+
+
+def test_the_algorithm_is_part_of_a_checkpoint(run: Path) -> None:
+    """So that it can be refused by another one, and its policy acts as it did."""
+    behavior = replace(make_behavior(3), trainer_type="sac", distribution="gsde")
+    path = CheckpointStore(run, keep=1).save(Snapshot({"Walker": behavior}))
+    loaded = CheckpointStore.load(path).behaviors["Walker"]
+    assert (loaded.trainer_type, loaded.distribution) == ("sac", "gsde")
+    assert load_policy_files(path).distribution == "gsde"
+
+
+def test_a_checkpoint_that_names_no_algorithm_is_of_ppo(run: Path) -> None:
+    """It was written when there was no other."""
+    files = encode(make_snapshot(3))
+    policy = json.loads(files["Walker/policy.json"])
+    del policy["trainer_type"], policy["distribution"]
+    files["Walker/policy.json"] = json.dumps(policy).encode()
+    manifest = json.loads(files["manifest.json"])
+    entry = {"size": len(files["Walker/policy.json"]), "sha256": hashlib.sha256(files["Walker/policy.json"]).hexdigest()}
+    manifest["files"]["Walker/policy.json"] = entry
+    files["manifest.json"] = json.dumps(manifest).encode()
+    for name, data in files.items():
+        (run / "old" / name).parent.mkdir(parents=True, exist_ok=True)
+        (run / "old" / name).write_bytes(data)
+    loaded = CheckpointStore.load(run / "old").behaviors["Walker"]
+    assert (loaded.trainer_type, loaded.distribution) == ("ppo", "gaussian")
+    assert load_policy_files(run / "old").distribution == "gaussian"

@@ -21,7 +21,7 @@ from trainers.settings import SACHyperparameters, SACSettings
 from trainers.trainer import TrainerState
 from trainers.update_ratio import UpdateRatio
 
-UPDATES_PER_CALL = 16
+UPDATES_PER_CALL = 32
 
 
 @dataclass(frozen=True)
@@ -362,7 +362,7 @@ def test_a_plan_chooses_the_book_of_its_algorithm() -> None:
     """32 updates ahead; the warm-up is what fills the first batch, at least; a resumed trainer says itself what it wants."""
     fresh, resumed = Start({}), Start({}, state=TrainerState())
     book = sac_plan(steps_per_update=2.0, batch_size=32).credit_book(fresh)
-    assert isinstance(book, ReplayCredit) and book.ahead == 64 and book.max_policy_lag is None
+    assert isinstance(book, ReplayCredit) and book.ahead == 128 and book.max_policy_lag is None
     assert [c.sizes[0] for c in book.open(0).values()] == [16, 16]
     book = sac_plan(buffer_init_steps=100, batch_size=32).credit_book(fresh)
     assert [c.sizes[0] for c in book.open(0).values()] == [52, 52]

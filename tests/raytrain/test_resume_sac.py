@@ -46,7 +46,7 @@ def test_with_its_replay_buffer_a_run_goes_on_as_if_it_had_not_ended(tmp_path, c
     assert saved.keys() == loaded.keys() and all(np.array_equal(saved[k], loaded[k]) for k in saved)
     steps, updates = (again.results[k] - before[k] for k in ("agent_steps", "updates"))
     assert steps >= 90 and updates == steps, "one for each step, from the first on"
-    assert [s.step for s in summaries] == [250, 300]
+    assert [s.step for s in summaries] == [250, 350]
     assert len(tensors(checkpoints(again)[-1])["replay/next"]) >= again.results["agent_steps"]
 
 
@@ -71,8 +71,7 @@ def test_without_its_replay_buffer_a_run_says_so_and_acts_with_what_it_has_learn
 def test_an_untrained_policy_explores_at_random(tmp_path):
     """The control: in the warm-up of a new run actions follow the first weights, and know nothing of the target."""
     run = train(tmp_path, config(max_steps=40, hyperparameters={"init_entcoef": 1.0}))
-    state = None
-    expected, given = acted(checkpoints(run)[0], state)
+    expected, given = acted(checkpoints(run)[0])
     assert np.ptp(given) > 10.0 > np.ptp(expected), "samples all over the interval around a mean that hardly moves"
     target = np.array([20.0 + 10.0 * obs[0] for obs, _ in Target.log])
     assert abs(np.corrcoef(given, target)[0, 1]) < 0.5
@@ -120,7 +119,17 @@ def test_a_checkpoint_of_another_algorithm_is_refused(tmp_path, way):
         options = {"run_id": old, "resume": True} if way == "resume" else {"run_id": "new", "initialize_from": old}
         with pytest.raises(RunFolderError, match=words):
             train(tmp_path, wanted, **options)
-        assert files_of(tmp_path) == before
+        assert files_of(tmp_path) == before and not (tmp_path / "new").exists()
+
+
+def test_a_run_is_not_moved_aside_for_weights_that_do_not_fit(tmp_path):
+    """`force` begins anew, but only a run that can begin."""
+    train(tmp_path, ppo_config(), "ppo")
+    train(tmp_path, config(max_steps=50), "run")
+    before = files_of(tmp_path)
+    with pytest.raises(RunFolderError, match="trainer_type: ppo in the checkpoint, sac here"):
+        train(tmp_path, config(), "run", force=True, initialize_from="ppo")
+    assert files_of(tmp_path) == before
 
 
 def test_state_dependent_noise_and_none_are_two_distributions(tmp_path):

@@ -36,7 +36,7 @@ def train(tmp_path, data, run_id="run", **options):
 
 
 def newest(run) -> Path:
-    return sorted((run.path / "checkpoints").iterdir())[-1]
+    return max((run.path / "checkpoints").iterdir())
 
 
 def trainer_tensors(run) -> dict[str, np.ndarray]:
@@ -100,7 +100,7 @@ def test_resume_continues_to_the_unit(tmp_path):
 
 
 def trainer_tensors_at(path: Path) -> dict[str, np.ndarray]:
-    return load_file(sorted((path / "checkpoints").iterdir())[-1] / "CartPole" / "trainer.safetensors")
+    return load_file(max((path / "checkpoints").iterdir()) / "CartPole" / "trainer.safetensors")
 
 
 def test_resume_with_another_network_names_both_shapes(tmp_path):

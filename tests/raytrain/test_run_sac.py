@@ -28,16 +28,16 @@ def test_a_run_leaves_what_it_should(tmp_path):
     """Exact multiples, a balanced ledger, the ratio of steps and updates in the summaries, and a configuration that says sac."""
     summaries, labels = [], []
     run = train(tmp_path, config(), on_summary=summaries.append, on_checkpoint=lambda *c: labels.append(c[1]))
-    assert [s.step for s in summaries] == [50, 100, 150, 200] and labels[:3] == [0, 100, 200]
+    assert [s.step for s in summaries] == [100, 150, 200] and labels[:3] == [0, 100, 200]
     ledger, steps, updates = (run.results[k] for k in ("ledger", "agent_steps", "updates"))
     assert ledger["produced"] == ledger["consumed"] + ledger["dropped_shutdown"]
     assert 0 < steps - 40 - updates <= 1, "an update for each step from 40 on"
-    for summary in summaries[2:]:
+    for summary in summaries[1:]:
         done = summary.values["System/Updates"]
-        assert 1.0 < summary.values["Policy/Steps Per Update"] <= (done + 16) / done + 0.1, "what the same item still owes counts"
+        assert 1.0 < summary.values["Policy/Steps Per Update"] <= (done + 1) / done
         for tag in ("Losses/Q1 Loss", "Losses/Policy Loss", "Policy/Entropy", "Policy/Continuous Entropy Coeff", "Policy/Replay Rows"):
             assert np.isfinite(summary.values[tag])
-    assert summaries[3].values["System/Updates"] > summaries[2].values["System/Updates"]
+    assert summaries[2].values["System/Updates"] > summaries[1].values["System/Updates"]
     saved = yaml.safe_load((run.path / "configuration.yaml").read_text())
     assert saved["behaviors"]["Target"]["trainer_type"] == "sac"
     snapshot = CheckpointStore.load(checkpoints(run)[-1]).behaviors["Target"]
@@ -146,8 +146,8 @@ def test_a_replay_buffer_larger_than_memory_is_refused(tmp_path, capsys, monkeyp
     """Both figures, and a size that fits: the one it names is accepted."""
     monkeypatch.setattr("psutil.virtual_memory", lambda: SimpleNamespace(available=2_000_000))
     err = refused(tmp_path, capsys, config(hyperparameters={"buffer_size": 10**9}))
-    assert "a.yaml:" in err and "buffer_size" in err and "1,000,000,000 rows" in err and "0.0 GB are free" in err
-    fits = int(err.split("about ")[1].split(" rows")[0].replace(",", ""))
+    assert "a.yaml:" in err and "buffer_size" in err and "1,000,000,000 frames" in err and "0.0 GB are free" in err
+    fits = int(err.split("about ")[1].split(" frames")[0].replace(",", ""))
     assert 1_000 < fits < 10**6
     assert train(tmp_path, config(hyperparameters={"buffer_size": fits}, max_steps=60)).results["updates"] > 0
 
