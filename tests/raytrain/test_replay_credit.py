@@ -183,7 +183,7 @@ def test_a_book_that_forgets_what_is_owed_runs_ahead() -> None:
         def grant(self, version: int, wanted: int = 0, owed: int = 0) -> dict[str, Credit]:
             return super().grant(version, wanted, 0)
 
-    world = World(agents=(8,), steps_per_update=0.25, whole_batches=True, trainer_speed=0.02)
+    world = World(agents=(8,), steps_per_update=0.125, whole_batches=True, trainer_speed=0.02)
     Toy(0, world).run(500)
     with pytest.raises(AssertionError, match="too far ahead"):
         Toy(0, world, Careless).run(500)
@@ -359,7 +359,7 @@ def sac_plan(lock_step: bool = False, **hyper):
 
 
 def test_a_plan_chooses_the_book_of_its_algorithm() -> None:
-    """32 updates ahead; the warm-up is what fills the first batch, at least; a resumed trainer says itself what it wants."""
+    """64 updates ahead; the warm-up is what fills the first batch, at least; a resumed trainer says itself what it wants."""
     fresh, resumed = Start({}), Start({}, state=TrainerState())
     book = sac_plan(steps_per_update=2.0, batch_size=32).credit_book(fresh)
     assert isinstance(book, ReplayCredit) and book.ahead == 128 and book.max_policy_lag is None
@@ -367,7 +367,7 @@ def test_a_plan_chooses_the_book_of_its_algorithm() -> None:
     book = sac_plan(buffer_init_steps=100, batch_size=32).credit_book(fresh)
     assert [c.sizes[0] for c in book.open(0).values()] == [52, 52]
     book = sac_plan(buffer_init_steps=100, batch_size=32).credit_book(resumed)
-    assert [c.sizes for c in book.open(0).values()] == [(8, 8), (8, 8)]
+    assert [c.sizes for c in book.open(0).values()] == [(16, 16), (16, 16)]
     assert isinstance(plan(64, ["a", "b"], 4, 1).credit_book(fresh), CreditBook)
 
 
