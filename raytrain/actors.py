@@ -334,6 +334,7 @@ class TrainerActor(_LoopActor):
     def _loop(self) -> None:
         source = RemoteSource(self._exchange, f"{self._plan.behavior}-{os.getpid()}-{time.time_ns()}")
         loop = build_trainer_loop(self._plan, self._begin, source, RemotePolicySink(self._exchange))
+        self._begin = None  # a loaded replay buffer may be part of it
         loop.request_save()
         self._component = loop
         while not self._stopping.is_set():

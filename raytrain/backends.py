@@ -82,6 +82,7 @@ class LocalBackend:
             state = self._states[i] if self._states else None
             self._managers.append(build_env_manager(self._plan, i, exchange, exchange, state))
         exchange.publish(self._plan.first_message(self._start))
+        self._start = None  # a loaded replay buffer may be part of it
         self._loop.request_save()
         for manager in self._managers:
             manager.start()

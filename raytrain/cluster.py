@@ -144,6 +144,7 @@ class RayBackend:
             num_cpus=settings.trainer_cpus, num_gpus=settings.trainer_gpus, max_concurrency=4
         )
         self._actors["trainer"] = trainer.remote(plan, self._start, self._exchange)
+        self._start = None  # a loaded replay buffer may be part of it
         for actor in self._actors.values():
             actor.start.remote()
 
@@ -215,9 +216,14 @@ class RayBackend:
             self._collect(self._pending, 1.0, news)  # a poll that is under way carries events, too
             stops = {n: self._actors[n].stop.remote(_MANAGERS_STOP_S) for n in self._plan.managers if n in self._actors}
             self._collect(stops, _MANAGERS_STOP_S, news)
+            last = None
             while "trainer" in self._seen:
+                # One call at a time: a large state takes its time to come, and asking again would make another copy of it.
+                last = last or self._actors["trainer"].stop.remote(1.0)
                 before = len(news.events)
-                self._collect({"trainer": self._actors["trainer"].stop.remote(1.0)}, 10.0, news)
+                if ray.wait([last], timeout=1.0)[0]:
+                    self._collect({"trainer": last}, 0.0, news)
+                    last = None
                 saved = any(isinstance(event, CheckpointDue) for event in news.events[before:])
                 if saved or news.fault is not None or not keep_waiting():
                     break

@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 
 from raytrain.messages import Credit, Header
 
+_ROUNDS = 2  # of one manager under way at once, off-policy and asynchronous
 _SMOOTHING = 0.3  # weight of the newest rate in the running rate of a manager
 
 
@@ -106,7 +107,7 @@ class CreditBook:
 @dataclass(slots=True)
 class _ReplayManager:
     agents: int
-    size: int  # agent steps of its rounds
+    size: int  # agent steps of its rounds once learning goes on
     rounds: list[int] = field(default_factory=list)  # sizes of those granted and not delivered yet
     done: int = 0
     rows: int = 0  # shipped so far
@@ -121,39 +122,36 @@ class _ReplayManager:
 class ReplayCredit:
     """Credit of off-policy learning: managers run at most `ahead` agent steps in front of what was learnt.
 
-    Rows that no update is owed for count as learnt; before learning can begin, what it still wants is granted on top. `ahead` is
-    split into two rounds of each manager, so that one is being collected while the other is being learnt from, and a fast
-    manager, which delivers sooner, gets more of them. In lock-step all managers get one round at a time, which all must have
-    delivered before the trainer goes on. There is no lag limit: replay is older than any policy.
+    Rows that no update is owed for count as learnt; before learning can begin, what it still wants is granted on top. A manager has
+    two rounds at most: one is being collected while the other is being learnt from, where `ahead` has room for both, and a fast
+    manager, which delivers sooner, gets more of them. While much is wanted rounds are larger, the first one half of a manager's
+    share. In lock-step all managers get one round at a time, which all must have delivered before the trainer goes on. There is no
+    lag limit: replay is older than any policy.
 
     Args:
         managers: manager name -> agents that act at once in it.
         ahead: agent steps; at least one batch of all agents is granted, otherwise a manager could never act.
-        warm_up: agent steps that are collected before the first update.
+        warm_up: agent steps to collect before the first update; None where the trainer, which resumes, says itself what it wants.
         lock_step: rounds of all managers together.
     """
 
     max_policy_lag: None = None
 
-    def __init__(self, managers: dict[str, int], ahead: float, warm_up: int, lock_step: bool) -> None:
+    def __init__(self, managers: dict[str, int], ahead: float, warm_up: int | None, lock_step: bool) -> None:
         if not managers:
             raise ValueError("Expected at least one env manager, received none.")
         self._lock_step = lock_step
         self._warm_up = warm_up
         self.ahead = max(int(ahead), sum(max(1, agents) for agents in managers.values()))
-        share = self.ahead / len(managers) / (1 if lock_step else 2)
+        share = self.ahead / len(managers) / (1 if lock_step else _ROUNDS)
         self._managers: dict[str, _ReplayManager] = {}
         for name, agents in managers.items():
             agents = max(1, agents)
             self._managers[name] = _ReplayManager(agents, max(1, int(share) // agents) * agents)
 
     def open(self, version: int) -> dict[str, Credit]:
-        """The first grant: one round of the warm-up each, and what may be ahead of it."""
-        if self._warm_up:
-            for m in self._managers.values():
-                batches = -(-self._warm_up // (len(self._managers) * m.agents))
-                m.rounds.append(batches * m.agents)
-        return self.grant(version, wanted=self._warm_up)
+        """The first grant: the warm-up, and what may be ahead of it; nothing where the trainer has to be asked."""
+        return self.credit() if self._warm_up is None else self.grant(version, wanted=self._warm_up)
 
     def grant(self, version: int, wanted: int = 0, owed: int = 0) -> dict[str, Credit]:
         """As many rounds as there is room for.
@@ -162,22 +160,34 @@ class ReplayCredit:
             wanted: rows that must still come before learning can begin.
             owed: rows taken in that an update is owed for.
         """
-        while (names := self._next(wanted, owed)):
-            for name in names:
-                self._managers[name].rounds.append(self._managers[name].size)
+        while (rounds := self._next(wanted, owed)):
+            for name, size in rounds.items():
+                self._managers[name].rounds.append(size)
         return self.credit()
 
     def has_more(self, wanted: int, owed: int) -> bool:
         """Whether `grant` would grant something now."""
         return bool(self._next(wanted, owed))
 
-    def _next(self, wanted: int, owed: int) -> list[str]:
-        """Who gets a round next: all in lock-step once nothing is on its way or owed, else the one with the fewest, if it fits."""
+    def _next(self, wanted: int, owed: int) -> dict[str, int]:
+        """Rounds to grant next: to all in lock-step once nothing is on its way or owed, else to the one with the fewest, if it fits."""
+        managers = self._managers
         if self._lock_step:
-            return [] if owed or any(m.rounds for m in self._managers.values()) else list(self._managers)
-        room = self.ahead + wanted - owed - sum(m.outstanding for m in self._managers.values())
-        fitting = [name for name, m in self._managers.items() if m.size <= room]
-        return sorted(fitting, key=lambda name: len(self._managers[name].rounds))[:1]
+            blocked = owed or any(m.rounds for m in managers.values())
+            return {} if blocked else {name: self._size(m, wanted / len(managers)) for name, m in managers.items()}
+        outstanding = sum(m.outstanding for m in managers.values())
+        pieces = _ROUNDS * len(managers)
+        sizes = {
+            name: self._size(m, (wanted - outstanding) / pieces) for name, m in managers.items() if len(m.rounds) < _ROUNDS
+        }
+        fitting = [name for name, size in sizes.items() if size <= self.ahead + wanted - owed - outstanding]
+        first = min(fitting, key=lambda name: len(managers[name].rounds), default=None)
+        return {} if first is None else {first: sizes[first]}
+
+    @staticmethod
+    def _size(manager: _ReplayManager, wanted: float) -> int:
+        """Whole batches of its agents for `wanted` rows, but no less than its usual round."""
+        return max(manager.size, -(-int(wanted) // manager.agents) * manager.agents)
 
     def delivered(self, header: Header) -> None:
         """Take note of an item."""

@@ -18,12 +18,13 @@ from trainers.registry import first_weights, policy_distribution
 from trainers.replay_buffer import ReplayBuffer
 from trainers.settings import BehaviorSettings, SACSettings
 from trainers.trainer import TrainerState, Weights
+from trainers.update_ratio import UPDATES_PER_CALL
 
 if TYPE_CHECKING:
     from raytrain.env_manager import EnvManager
     from raytrain.trainer_loop import TrainerLoop
 
-UPDATES_AHEAD = 64
+UPDATES_AHEAD = 2 * UPDATES_PER_CALL
 """Off-policy, env managers collect at most for this many updates ahead: two calls of the compiled program."""
 
 _ROLES = {"weights": 0, "trainer": 1, "env_manager": 2, "envs": 3}
@@ -86,8 +87,8 @@ class Plan:
         managers = {name: self.agents for name in self.managers}
         hyper = self.settings.hyperparameters
         if isinstance(self.settings, SACSettings):
-            # A trainer that resumes knows itself what it wants first, and grants it as soon as it is there.
-            warm_up = max(hyper.buffer_init_steps, hyper.batch_size) if start.state is None else 0
+            # A trainer that resumes knows itself what it wants and owes, and grants as soon as it is there.
+            warm_up = max(hyper.buffer_init_steps, hyper.batch_size) if start.state is None else None
             return ReplayCredit(managers, UPDATES_AHEAD * hyper.steps_per_update, warm_up, self.lock_step)
         return CreditBook(managers, hyper.buffer_size, self.max_policy_lag, equal_shares=self.lock_step)
 

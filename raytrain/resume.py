@@ -15,6 +15,7 @@ from raytrain.run_folder import RunFolder
 from raytrain.settings import RunConfig
 from raytrain.snapshot import BehaviorSnapshot, Snapshot
 from trainers.registry import policy_distribution
+from trainers.trainer import TrainerState
 
 
 def initial_snapshot(config: RunConfig) -> Snapshot:
@@ -35,7 +36,8 @@ def start_of(plan: Plan, snapshot: Snapshot | None, source: Snapshot | None) -> 
         return Start(one.policy, one.policy_version, state=one.trainer, env_steps=snapshot.run["env_steps"]), states
     if source is not None:
         one = _behavior_of(source, plan)
-        return Start(one.policy, 0, weights=one.trainer), None
+        tensors = {name: tensor for name, tensor in one.trainer.tensors.items() if not name.startswith("replay/")}
+        return Start(one.policy, 0, weights=TrainerState(tensors, one.trainer.scalars)), None
     return Start(plan.first_policy()), None
 
 

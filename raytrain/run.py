@@ -151,17 +151,18 @@ def _run(config, local, specs, place, callbacks, console, command, started_at, i
             console.message(f"resuming at {resumed['agent_steps']:,} agent steps, policy version {start.version}")
             for text in changes:
                 console.message(text)
-        return _control(plan, start, states, resumed, local, config, folder, store, callbacks, console, command, versions, started_at)
+        backend = _backend(plan, start, states, local, config)
+        del snapshot, source, start  # which may hold a replay buffer
+        return _control(plan, backend, resumed, config, folder, store, callbacks, console, command, versions, started_at)
 
 
-def _control(plan, start, states, resumed, local, config, folder, store, callbacks, console, command, versions, started_at):
+def _control(plan, backend, resumed, config, folder, store, callbacks, console, command, versions, started_at):
     gauges, writers = Gauges(), _writers(folder, plan.behavior, resumed)
     if not resumed:
         writers[0].hyperparameters(flat(plan.settings.model_dump()))
     stop = StopConditions(config.stop)
     if resumed:
         stop.load_state(resumed["stop"])
-    backend = _backend(plan, start, states, local, config)
     controller = Controller(plan, backend, folder, store, console, callbacks, [*writers, gauges], stop, resumed)
     try:
         outcome, trees = controller.run()

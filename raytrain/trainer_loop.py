@@ -121,6 +121,7 @@ class TrainerLoop:
         self._stopping = False
         self._checkpoint_label: int | None = None
         self._published_s = clock()
+        self._policy = trainer.policy_weights()  # as published with `version`
         self._phase = "waiting for trajectories"
 
     # -- the loop ----------------------------------------------------------------------------------------------------
@@ -140,7 +141,8 @@ class TrainerLoop:
             self._save_requested = False
             self._take_notices()  # of a state that was loaded
             self._emit_checkpoint(self._trainer.agent_steps)
-        if self._credit.has_more(self._trainer.rows_wanted, self._trainer.rows_held):  # off-policy, after a resume
+        self._learn_what_is_owed()  # by a state that was loaded
+        if self._credit.has_more(self._trainer.rows_wanted, self._trainer.rows_held):
             self._publish(self.version)
         waiting = self._source.waiting()
         self._stats.add(QUEUE_FILL, waiting)
@@ -156,8 +158,7 @@ class TrainerLoop:
                 break
             self._take_in(item)
             ready = self._is_ready()
-            while self._is_ready() and not self._stopping:  # off-policy, an item may owe several calls of updates
-                self._learn()
+            self._learn_what_is_owed()
             if not ready and self._credit.has_more(self._trainer.rows_wanted, self._trainer.rows_held):
                 self._publish(self.version)  # the same policy, so that collecting goes on
             if self._checkpoint_label is not None:  # after learning, so that rows held, which a checkpoint leaves out, are few
@@ -165,6 +166,11 @@ class TrainerLoop:
             if ready:
                 return True
         return False
+
+    def _learn_what_is_owed(self) -> None:
+        """Update until nothing is ready: off-policy, an item may owe several calls."""
+        while self._is_ready() and not self._stopping:
+            self._learn()
 
     def _take_in(self, item: Item) -> None:
         header = item[0]
@@ -234,8 +240,9 @@ class TrainerLoop:
             if version > self.version:
                 self.version = version
                 trainer.published(version)
+                self._policy = trainer.policy_weights()
             credit = self._credit.grant(version, trainer.rows_wanted, trainer.rows_held) if with_grant else self._credit.credit()
-            self._sink.publish(PolicyMessage(self._serial, version, trainer.policy_weights(), credit))
+            self._sink.publish(PolicyMessage(self._serial, version, self._policy, credit))
             self._published_s = self._clock()
 
     def _note_lag(self) -> None:
@@ -285,7 +292,7 @@ class TrainerLoop:
             enough = len(self._recent_returns) == _BEST_EPISODES
             reward = float(np.mean(self._recent_returns)) if enough else None
             snapshot = BehaviorSnapshot(
-                trainer=self._trainer.state(), policy=self._trainer.policy_weights(), policy_version=self.version,
+                trainer=self._trainer.state(), policy=self._policy, policy_version=self.version,
                 agent_steps=self._trainer.agent_steps, spec=self._spec, network=self._settings.network_settings, reward=reward,
                 trainer_type=self._settings.trainer_type, distribution=policy_distribution(self._settings),
             )
@@ -334,7 +341,7 @@ class TrainerLoop:
             phase = f"waiting for trajectories of {', '.join(late)}"
         t = self._trainer
         return TrainerStatus(
-            behavior=self.behavior, phase=phase, finished=self.finished, agent_steps=t.agent_steps,
+            behavior=self.behavior, phase=phase, finished=self.finished and not self._is_ready(), agent_steps=t.agent_steps,
             env_steps=self._env_steps_before + self.ledger.env_steps, updates=t.updates, policy_updates=t.policy_updates,
             version=self.version, rows_held=t.rows_held, queued=self._source.waiting(), ledger=self.ledger.report(),
         )

@@ -15,10 +15,10 @@ import tensorflow as tf  # isort: skip
 
 
 class Program:
-    """Trained parameters as named arrays outside, as one vector for the compiled programs.
+    """Trained parameters as named arrays outside; inside, for the compiled programs, as one vector, or as a subclass has them.
 
     Args:
-        layout: names and shapes of the tensors, in the order of the vector.
+        layout: names and shapes of the tensors, in the order in which they are kept.
         weights: tensors to begin with; Adam begins at 0.
     """
 

@@ -19,12 +19,12 @@ from trainers.networks import check_weights, network_inputs, normalizer_names
 from trainers.normalizer import NormalizerHistory, check_batch
 from trainers.replay_buffer import ReplayBuffer
 from trainers.sac_networks import CRITIC, LOG_ALPHA, TARGET
-from trainers.sac_update import UPDATES_PER_CALL, SACProgram, SACRows
+from trainers.sac_update import SACProgram, SACRows
 from trainers.schedules import sac_schedules
 from trainers.settings import SACSettings
 from trainers.trainer import TrainerState, Weights
 from trainers.trajectory import TrajectoryBatch
-from trainers.update_ratio import UpdateRatio
+from trainers.update_ratio import UPDATES_PER_CALL, UpdateRatio
 
 
 class SACTrainer:
@@ -126,7 +126,7 @@ class SACTrainer:
             "Losses/Policy Loss": means["policy_loss"],
             "Policy/Entropy": means["entropy"],
             "Policy/Learning Rate": learning_rate,
-            "Policy/Steps Per Update": self._ratio.measured(self.agent_steps, self.updates) or 0.0,
+            "Policy/Steps Per Update": self._ratio.measured(self.agent_steps, self.updates),
             "Policy/Actor Gradient Norm": means["actor_gradient_norm"],
             "Policy/Critic Gradient Norm": means["critic_gradient_norm"],
             "Policy/Replay Rows": float(self._replay.rows),
@@ -178,8 +178,9 @@ class SACTrainer:
         }
         for part in (self._normalizer, self._replay if self._hyper.save_replay_buffer else None):
             if part is not None:
-                tensors.update(part.state().tensors)
-                scalars.update(part.state().scalars)
+                saved = part.state()
+                tensors.update(saved.tensors)
+                scalars.update(saved.scalars)
         return TrainerState(tensors, scalars)
 
     def load_state(self, state: TrainerState) -> None:
@@ -190,9 +191,6 @@ class SACTrainer:
             ValueError: the state does not fit the networks or observations of this trainer's settings.
         """
         self.load_weights(state)
-        if not self._hyper.learn_entcoef:  # then α is a setting, and settings come from the configuration
-            alpha = {LOG_ALPHA: np.full_like(state.tensors[LOG_ALPHA], np.log(self._hyper.init_entcoef))}
-            self._program.set_weights({**self._program.weights(), **alpha})
         m, v = ({name: state.tensors[f"adam/{moment}/{name}"] for name in self._program.layout} for moment in "mv")
         self._program.set_adam(m, v, state.scalars["adam_step"])
         self._rng.bit_generator.state = state.scalars["rng"]
@@ -233,6 +231,8 @@ class SACTrainer:
             {name: tensor for name, tensor in state.tensors.items() if name.startswith(prefixes)}
             for prefixes in (("actor/", CRITIC, LOG_ALPHA), TARGET)
         )
+        if not self._hyper.learn_entcoef and LOG_ALPHA in networks:  # then α is a setting, and settings come from the configuration
+            networks[LOG_ALPHA] = np.full_like(networks[LOG_ALPHA], np.log(self._hyper.init_entcoef))
         # All together, so that a state which fits in part changes nothing.
         layout = {**self._program.layout, **self._program.target_layout}
         check_weights({**networks, **targets}, layout, "the networks of this configuration")

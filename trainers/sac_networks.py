@@ -20,12 +20,13 @@ import numpy as np
 from envs.specs import ActionSpec, BehaviorSpec
 from trainers.networks import (
     HIDDEN_GAIN,
+    VALUE_HEAD_GAIN,
     Distribution,
     Layout,
     actor_layout,
     initial_actor,
+    initial_normalizer,
     input_size,
-    normalizer_layout,
     orthogonal,
 )
 from trainers.settings import NetworkSettings, SACSettings
@@ -33,7 +34,6 @@ from trainers.trainer import Weights
 
 LOG_ALPHA = "entropy_coef/log_alpha"
 CRITIC, TARGET = "critic/", "target_critic/"
-_Q_GAIN = 1.0
 
 
 def distribution_of(settings: SACSettings) -> Distribution:
@@ -88,7 +88,7 @@ def sac_layout(spec: BehaviorSpec, network: NetworkSettings, signals: Sequence[s
 
 
 def initial_sac_weights(
-    spec: BehaviorSpec, settings: SACSettings, rng: np.random.Generator, signals: Sequence[str] = ("extrinsic",)
+    spec: BehaviorSpec, settings: SACSettings, rng: np.random.Generator
 ) -> Weights:
     """First weights: actor as `initial_actor`, two different critics (orthogonal kernels, gain sqrt(2), 1 in the heads, biases 0),
     targets equal to them, log α = log ``init_entcoef``, and an identity normaliser where one is used.
@@ -97,15 +97,15 @@ def initial_sac_weights(
         float32 arrays by tensor name.
     """
     network, hyper = settings.network_settings, settings.hyperparameters
+    signals = list(dict(settings.reward_signals))
     weights = initial_actor(spec, network, rng, distribution=distribution_of(settings), initial_log_std=hyper.sde_initial_log_std)
     for name, shape in twin_layout(spec, network, signals).items():
         if name.endswith("/bias"):
             weights[name] = np.zeros(shape, np.float32)
         else:
-            gain = _Q_GAIN if name == f"{CRITIC}q/kernel" else HIDDEN_GAIN
+            gain = VALUE_HEAD_GAIN if name == f"{CRITIC}q/kernel" else HIDDEN_GAIN
             weights[name] = np.stack([orthogonal(shape[1], shape[2], gain, rng) for _ in range(2)])
     weights[LOG_ALPHA] = np.full(action_parts(spec.action), math.log(hyper.init_entcoef), np.float32)
     weights.update({TARGET + name.removeprefix(CRITIC): weights[name].copy() for name in twin_layout(spec, network, signals)})
-    for name, shape in normalizer_layout(spec, network).items():
-        weights[name] = (np.zeros if name.endswith("/mean") else np.ones)(shape, np.float32)
+    weights.update(initial_normalizer(spec, network))
     return weights

@@ -19,11 +19,9 @@ from trainers.sac_graph import STATISTICS, Batches, Progress, SACGraph, compiled
 from trainers.sac_networks import LOG_ALPHA
 from trainers.settings import SACSettings
 from trainers.trainer import Weights
+from trainers.update_ratio import UPDATES_PER_CALL
 
 import tensorflow as tf  # isort: skip
-
-UPDATES_PER_CALL = 32
-"""K: updates of one compiled call, between two of which nothing else can happen."""
 
 _CHUNK_S = 1.0  # longest time between two calls of between_chunks, about
 
@@ -117,16 +115,19 @@ class SACProgram(Program):
             Statistic (`STATISTICS`, then ``value/{signal}``) -> mean over the updates.
 
         Raises:
-            FloatingPointError: a loss or weight would not be finite; parameters stay those before the chunk.
+            FloatingPointError: a loss or weight would not be finite; parameters, targets and Adam's state are those of before.
         """
         count = len(rows) // self.batch_size
+        before = self._parameters, self._target, self._adam
         self._pack(rows, count)
         self._noise[:count] = rng.standard_normal(self._noise[:count].shape, np.float32)
         batches, progress = self._batches(learning_rate), self._start()
         while (done := int(progress.done)) < count:
             end, started = min(count, done + self._chunk()), time.perf_counter()
             progress = self._learn(progress, batches, tf.constant(end))
-            self._check_finite(progress, rows)
+            if not progress.finite:
+                self._parameters, self._target, self._adam = before
+                raise FloatingPointError(self._not_finite(progress, rows))
             self._parameters, self._target = progress.parameters, progress.target
             self._adam = AdamState(progress.m, progress.v, progress.step)
             self._updates_per_s = (end - done) / (time.perf_counter() - started)
@@ -143,7 +144,7 @@ class SACProgram(Program):
         packed = self._packed[:count].reshape(len(rows), self._packed.shape[2])
         first = 0
         for name, width in self._graph.columns.items():
-            packed[:, first : first + width] = getattr(rows, name)
+            packed[:, first : first + width] = getattr(rows, name).reshape(len(rows), width)
             first += width
 
     def _start(self) -> Progress:
@@ -153,15 +154,14 @@ class SACProgram(Program):
     def _batches(self, learning_rate: float) -> Batches:
         return Batches(tf.constant(self._packed), tf.constant(self._noise), tf.constant(learning_rate, tf.float32))
 
-    def _check_finite(self, progress: Progress, rows: SACRows) -> None:
-        if progress.finite:
-            return
+    def _not_finite(self, progress: Progress, rows: SACRows) -> str:
         names = [*STATISTICS, *self._graph.signals]
         broken = [name.replace("_", " ") for name, value in zip(names, progress.sums.numpy(), strict=True) if not np.isfinite(value)]
         broken += [name for name, tensor in self._outside(progress.parameters).items() if not np.isfinite(tensor).all()]
+        broken += [name for name, tensor in _arrays(self.target_layout, progress.target).items() if not np.isfinite(tensor).all()]
         columns = {field.name.replace("_", " "): getattr(rows, field.name) for field in fields(SACRows)}
         extremes = ", ".join(f"{name} {x.min():.4g} … {x.max():.4g}" for name, x in columns.items() if x.size)
-        raise FloatingPointError(
+        return (
             f"Expected finite losses and weights from {int(progress.done)} updates, received others: {', '.join(broken)}. The weights "
             f"from before them are kept. The batches: {extremes}; α {', '.join(f'{a:.4g}' for a in self.alpha())}. Look for huge rewards "
             "(reward_signals.extrinsic.strength scales them) or observations (network_settings.normalize), or lower learning_rate."

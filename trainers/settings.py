@@ -162,7 +162,7 @@ class SACHyperparameters(Settings):
     save_replay_buffer: Flag = False
     """Save the replay buffer with each checkpoint, so that a resumed run goes on with it."""
     n_step: PositiveInt = 1
-    """Rewards that a target sums before it bootstraps; fewer where the trajectory ends."""
+    """Rewards that a target sums before it bootstraps; fewer where the episode ends."""
     target_entropy: Number | None = None
     """Entropy (nats) at which α holds continuous actions, in policy space [-1, 1]; ``null`` is −(number of dimensions)."""
     target_entropy_scale: Annotated[Number, Field(gt=0.0, lt=1.0)] = 0.7
@@ -259,18 +259,6 @@ class SACSettings(BehaviorSettings):
     """The algorithm."""
     hyperparameters: SACHyperparameters = SACHyperparameters()
     """What the algorithm is tuned by."""
-
-    @model_validator(mode="after")
-    def _returns_fit_trajectories(self) -> SACSettings:
-        if self.hyperparameters.n_step > self.time_horizon:
-            raise contradiction(
-                "hyperparameters.n_step",
-                "time_horizon",
-                f"expected n_step to be at most time_horizon, received n_step={self.hyperparameters.n_step} and "
-                f"time_horizon={self.time_horizon}; a trajectory is cut after time_horizon steps and no return reaches past its "
-                "end: lower n_step or raise time_horizon",
-            )
-        return self
 
 
 SETTINGS_BY_TRAINER: dict[str, type[BehaviorSettings]] = {"ppo": PPOSettings, "sac": SACSettings}

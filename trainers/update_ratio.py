@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from fractions import Fraction
 
+UPDATES_PER_CALL = 32
+"""Updates of one compiled call, between two of which nothing else can happen."""
+
 
 class UpdateRatio:
     """Counts updates against agent steps, exactly: one update is owed for each ``steps_per_update`` agent steps past an origin.

@@ -75,20 +75,6 @@ CORPUS = [
         "lower buffer_init_steps or raise buffer_size",
     ),
     (
-        "long returns",
-        SAC + "      n_step: 65\n",
-        f"{HYPERPARAMETERS}.n_step",
-        7,
-        "n_step=65 and time_horizon=64",
-    ),
-    (
-        "short trajectories",
-        SAC.replace("1000", "1000\n      n_step: 3") + "    time_horizon: 2\n",
-        f"{HYPERPARAMETERS}.n_step",
-        7,
-        "n_step=3 and time_horizon=2",
-    ),
-    (
         "update rate of old files",
         SAC + "      train_interval: 4\n",
         f"{HYPERPARAMETERS}.train_interval",
@@ -143,10 +129,10 @@ CORPUS = [
     ),
     (
         "clash in default_settings",
-        "env: A\ndefault_settings:\n  trainer_type: sac\n  hyperparameters: {n_step: 70}\nbehaviors:\n  A: {}\n",
-        "default_settings.hyperparameters.n_step",
+        "env: A\ndefault_settings:\n  trainer_type: sac\n  hyperparameters: {buffer_init_steps: 70000}\nbehaviors:\n  A: {}\n",
+        "default_settings.hyperparameters.buffer_init_steps",
         4,
-        "n_step=70",
+        "buffer_init_steps=70000",
     ),
 ]
 
@@ -211,9 +197,10 @@ def test_the_rest_of_a_behavior_is_checked_by_the_nearest_trainer(write):
     ]
 
 
-def test_a_clash_of_two_sections_shows_beside_other_slips(write):
-    text = SAC + "      n_step: 65\n      lr: 1e-3\n"
-    assert [problem.path for problem in problems_of(write(text))] == [f"{HYPERPARAMETERS}.n_step", f"{HYPERPARAMETERS}.lr"]
+def test_a_clash_of_two_fields_shows_beside_other_slips(write):
+    text = SAC + "      buffer_init_steps: 1001\n      lr: 1e-3\n"
+    expected = [f"{HYPERPARAMETERS}.buffer_init_steps", f"{HYPERPARAMETERS}.lr"]
+    assert [problem.path for problem in problems_of(write(text))] == expected
 
 
 def test_the_command_line_may_name_the_trainer(write):

@@ -23,14 +23,14 @@ class Loop:
     """A trainer loop with an off-policy recorder, fed by hand; every message it publishes is kept.
 
     Args:
-        opened: what the first message, which the loop does not publish, grants: the warm-up.
+        resumed: the first message, which the loop does not publish, grants nothing: the trainer is to say what it wants.
     """
 
     def __init__(self, steps_per_update: float = 1.0, warm_up: int = 0, ahead: float = 8.0, managers: int = 1, lock_step: bool = False,
-                 clock: Callable[[], float] = lambda: 0.0, opened: int | None = None, **settings: int) -> None:
+                 clock: Callable[[], float] = lambda: 0.0, resumed: bool = False, **settings: int) -> None:
         self.exchange, self.messages = LocalExchange(1000), []
         self.trainer = ReplayRecorder(steps_per_update, warm_up, time_horizon=ENDLESS)
-        book = ReplayCredit({f"env-manager-{i}": 1 for i in range(managers)}, ahead, warm_up if opened is None else opened, lock_step)
+        book = ReplayCredit({f"env-manager-{i}": 1 for i in range(managers)}, ahead, None if resumed else warm_up, lock_step)
         self.granted = book.open(0)
         rest = {"max_steps": ENDLESS, "summary_freq": ENDLESS, "checkpoint_interval": ENDLESS, **settings}
         chosen = SACSettings(hyperparameters=SACHyperparameters(steps_per_update=steps_per_update), **rest)
@@ -131,15 +131,16 @@ def test_a_checkpoint_comes_after_every_update_that_was_owed() -> None:
 def test_collecting_goes_on_in_the_warm_up_without_an_update() -> None:
     """Rows that died with their process are still wanted: more credit, with the same version and a higher serial."""
     run = Loop(warm_up=20, ahead=4)
-    assert run.granted == {"env-manager-0": Credit(0, (20, 2, 2))}
-    run.send(12)
+    assert run.granted == {"env-manager-0": Credit(0, (10, 5))}
+    run.send(6)
     assert not run.loop.advance(0.0) and run.messages == []
-    run.send(8, rounds_done=1, died=True)
+    run.send(4, rounds_done=1)
     assert not run.loop.advance(0.0)
-    (message,) = run.messages
-    assert (message.serial, message.version) == (1, 0) and all((w == 0).all() for w in message.weights.values())
-    assert message.credit == {"env-manager-0": Credit(1, (2, 2, 2, 2, 2, 2))}, "8 wanted and 4 ahead"
-    assert run.trainer.updates == 0 and run.loop.ledger.dropped == {"owner_died": 8}
+    run.send(7, rounds_done=3, died=True)
+    assert not run.loop.advance(0.0)
+    assert [(m.serial, m.version, m.credit["env-manager-0"]) for m in run.messages] == [(1, 0, Credit(1, (5, 2))), (2, 0, Credit(3, (5, 2)))]
+    assert all((w == 0).all() for m in run.messages for w in m.weights.values())
+    assert run.trainer.updates == 0 and run.loop.ledger.dropped == {"owner_died": 7}
 
 
 def test_credit_is_not_published_when_there_is_none_to_give() -> None:
@@ -166,12 +167,34 @@ def test_rows_that_are_owed_for_hold_collecting_back() -> None:
 
 def test_a_resumed_trainer_grants_what_it_wants_before_anything_came() -> None:
     """The book was opened without a warm-up; the first turn tells what the trainer wants, once."""
-    run = Loop(warm_up=20, ahead=8, opened=0)
-    assert run.granted == {"env-manager-0": Credit(0, (4, 4))}
+    run = Loop(warm_up=20, ahead=8, resumed=True)
+    assert run.granted == {"env-manager-0": Credit(0, ())}
     assert not run.loop.advance(0.0) and not run.loop.advance(0.0)
     (message,) = run.messages
     assert (message.serial, message.version) == (1, 0)
-    assert sum(message.credit["env-manager-0"].sizes) == 20 + 8
+    assert message.credit == {"env-manager-0": Credit(0, (10, 5))}
+
+
+def test_a_resumed_trainer_makes_what_it_owes_before_it_takes_anything() -> None:
+    """As the run that was not stopped would have: the updates of rows A come before rows B are taken in."""
+    run = Loop(steps_per_update=0.25, resumed=True)
+    run.trainer.agent_steps = 8
+    run.send(4)
+    steps, update = [], run.trainer.update
+    run.trainer.update = lambda *rest: steps.append(run.trainer.agent_steps) or update(*rest)
+    assert run.loop.advance(0.0) and run.trainer.calls == [16, 15, 16]
+    assert steps == [8, 8, 12]
+
+
+def test_a_run_is_finished_once_nothing_is_owed() -> None:
+    """What the last rows owe is learnt whenever the controller looks."""
+    run = Loop(steps_per_update=0.25, max_steps=8)
+    seen = []
+    update = run.trainer.update
+    run.trainer.update = lambda *rest: seen.append(run.loop.status().finished) or update(*rest)
+    run.send(8, rounds_done=2)
+    run.loop.advance(0.0)
+    assert seen == [False, False] and run.loop.status().finished
 
 
 # -- lock-step ---------------------------------------------------------------------------------------------------------
