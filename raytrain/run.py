@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import secrets
-import shutil
 import sys
 import time
 from collections.abc import Mapping
@@ -14,17 +13,16 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-import psutil
-
 from envs.specs import BehaviorSpec
 from raytrain.backends import Backend, LocalBackend
 from raytrain.callbacks import Callbacks
 from raytrain.checkpoint import CheckpointStore
+from raytrain.checks import check_name_early, check_replay, probe, small_shared_memory
 from raytrain.config import check_behaviors, load_config
 from raytrain.config_text import summary_rows, to_yaml
 from raytrain.console import Console
 from raytrain.controller import Controller, Outcome
-from raytrain.errors import ConfigError, RunFault
+from raytrain.errors import RunFault
 from raytrain.plan import Plan, Start
 from raytrain.resume import changed_settings, flat, initial_snapshot, start_of
 from raytrain.run_folder import RunFolder
@@ -98,8 +96,8 @@ def execute(config: RunConfig, local: bool, callbacks: Callbacks, console: Conso
     config = _with_run_id(config)
     RunFolder.check(saved.results_dir, config.checkpoint_settings.run_id, saved.resume, saved.force)
     import_dirs = (str(config.source_dir),)
-    _check_name_early(config)
-    specs = _probe(config, import_dirs)
+    check_name_early(config)
+    specs = probe(config, import_dirs)
     config = config.with_behaviors(check_behaviors(config, specs))
     if local:  # which is lock-step, and the saved configuration should say so
         config = config.with_behaviors({n: b.model_copy(update={"threaded": False}) for n, b in config.behaviors.items()})
@@ -128,7 +126,7 @@ def _run(config, local, specs, place, callbacks, console, command, started_at, i
 
         cluster.check_resources(fits, config.distributed)
         here = cluster.is_one_machine()
-    memory = _check_replay(config, fits, here)
+    memory = check_replay(config, fits, here)
     source = initial_snapshot(config) if saved.initialize_from and not saved.resume else None
     if source is not None:
         start_of(fits, None, source)  # one that does not fit is refused before a folder is made, or an old run moved aside
@@ -144,7 +142,7 @@ def _run(config, local, specs, place, callbacks, console, command, started_at, i
         console.header(f"raytrain {versions['raytrain']}", [("Ray", place), ("run", str(folder.path)), ("seed", str(plan.seed))])
         console.config_table([("configuration", [row for row in summary_rows(config) if not (local and row[0] == "resources")])])
         console.startup_table(behavior, startup_rows(plan))
-        for text in [*([memory] if memory else []), *config.warnings(), *folder.messages, *problems, *([] if local else _small_shared_memory())]:
+        for text in [*([memory] if memory else []), *config.warnings(), *folder.messages, *problems, *([] if local else small_shared_memory())]:
             console.warning(text)
         resumed = snapshot.run if snapshot else None
         if resumed:
@@ -199,32 +197,6 @@ def _with_run_id(config: RunConfig) -> RunConfig:
     return config
 
 
-def _check_name_early(config: RunConfig) -> None:
-    """Where the env's id alone says how its behavior is called, a wrong name is refused before anything starts."""
-    if ":" not in config.env:
-        from envs.factories import behavior_name
-
-        check_behaviors(config, [behavior_name(config.env)])
-
-
-def _probe(config: RunConfig, import_dirs: tuple[str, ...]) -> dict[str, BehaviorSpec]:
-    """What the environment says of itself, before Ray starts.
-
-    Raises:
-        ConfigError: the environment cannot be made from what the file says, or has a space that is not supported.
-        RunFault: its own code raised.
-    """
-    from envs.base import EnvFault
-    from envs.gymnasium_env import probe_spec
-
-    try:
-        return probe_spec(config.env, config.env_kwargs, import_dirs)
-    except EnvFault as fault:
-        raise RunFault.of(config.env, fault) from fault
-    except ValueError as error:
-        raise ConfigError([config.document.problem(("env",), config.env, str(error))], config.document.name) from error
-
-
 def _plan(config: RunConfig, behavior: str, spec: BehaviorSpec, local: bool, import_dirs: tuple[str, ...]) -> Plan:
     spread, env = config.distributed, config.env_settings
     return Plan(
@@ -234,49 +206,6 @@ def _plan(config: RunConfig, behavior: str, spec: BehaviorSpec, local: bool, imp
         agents=env.num_envs, max_policy_lag=config.policy_lag, lock_step=config.lock_step,
         trainer_threads=max(1, int(spread.trainer_cpus)),
     )
-
-
-def _check_replay(config: RunConfig, plan: Plan, here: bool) -> str:
-    """Refuse a replay buffer that there is no memory for, or that the running trajectories of all agents would fill.
-
-    Args:
-        here: the trainer will be on this machine; otherwise its memory is not known, and a warning is all there can be.
-
-    Returns:
-        The warning, or nothing.
-
-    Raises:
-        ConfigError: with both figures, and the ``buffer_size`` that fits.
-    """
-    need, free = plan.replay_bytes(), psutil.virtual_memory().available
-    if not need:
-        return ""
-    hyper, agents = plan.settings.hyperparameters, len(plan.managers) * plan.agents
-    need *= 4 if hyper.save_replay_buffer else 1  # the copy that is saved, its encoding, and the one that travels
-    size, message = hyper.buffer_size, ""
-    if size < 2 * agents:
-        message = f"expected room for two frames of each of the {agents:,} agents, received buffer_size={size:,}; raise it to {2 * agents:,} or far more"
-    elif need > free:
-        saving = " (four times its own size, with save_replay_buffer)" if hyper.save_replay_buffer else ""
-        message = (
-            f"expected a replay buffer that fits into memory, received one of {size:,} frames, which takes {need / 1e9:,.1f} GB{saving} where "
-            f"{free / 1e9:,.1f} GB are free; about {int(size * 0.8 * free / need):,} frames fit"
-        )
-        if not here:
-            return f"{plan.behavior}: a replay buffer of {size:,} frames takes {need / 1e9:,.1f} GB on the trainer's machine; this one has {free / 1e9:,.1f} GB free"
-    if message:
-        path = ("behaviors", plan.behavior, "hyperparameters", "buffer_size")
-        raise ConfigError([config.document.problem(path, size, message)], config.document.name)
-    return ""
-
-
-def _small_shared_memory() -> list[str]:
-    """A warning where Ray's object store has too little shared memory to work in, as in a container with Docker's default."""
-    shared = Path("/dev/shm")
-    if not shared.is_dir() or shutil.disk_usage(shared).total >= 512 * 2**20:
-        return []
-    size = shutil.disk_usage(shared).total // 2**20
-    return [f"/dev/shm has {size} MB, so Ray's object store works on disk and is slow; in a container, start it with --shm-size=2g"]
 
 
 def _backend(plan: Plan, start: Start, states: list[dict] | None, local: bool, config: RunConfig) -> Backend:

@@ -206,6 +206,13 @@ class NormalizerHistory:
             return normalize(x, self._means[index[0]], self._stds[index[0]])
         return normalize(x, self._means[index], self._stds[index])
 
+    def policy_weights(self) -> Weights:
+        """The present statistics as policy weights, published or not: fresh float32 arrays of the observations' shapes."""
+        weights: Weights = {}
+        for name, statistics in self.statistics.items():
+            weights.update(zip(normalizer_names(name), statistics.float32(), strict=True))
+        return weights
+
     def normalize_now(self, obs: Observations) -> np.ndarray:
         """Network inputs of rows with the present statistics, published or not: float32 ``[N, I]``, a fresh array."""
         pairs = [self.statistics[o.name].float32() for o in self._spec.observations]

@@ -8,12 +8,11 @@ Letters: ``N`` rows held, ``K`` trajectories, ``I`` network inputs, ``S`` reward
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 
 from envs.specs import BehaviorSpec, Observations
-from trainers.networks import network_inputs, normalizer_names
+from trainers.networks import network_inputs
 from trainers.normalizer import NormalizerHistory, check_batch
 from trainers.ppo_update import Coefficients, PPOProgram, PPORows, UpdateResult
 from trainers.returns import explained_variance, generalized_advantages, normalize_advantages
@@ -175,10 +174,9 @@ class PPOTrainer:
     # -- publishing and state ----------------------------------------------------------------------------------------
 
     def policy_weights(self) -> Weights:
-        weights = {name: tensor for name, tensor in self._program.weights().items() if name.startswith("actor/")}
+        weights = self._program.actor_weights()
         if self._normalizer is not None:
-            for name, statistics in self._normalizer.statistics.items():
-                weights.update(zip(normalizer_names(name), statistics.float32(), strict=True))
+            weights.update(self._normalizer.policy_weights())
         return weights
 
     def published(self, version: int) -> None:
@@ -187,12 +185,11 @@ class PPOTrainer:
             self._normalizer.forget_before(version + 1 - self._versions_kept)
 
     def state(self) -> TrainerState:
-        m, v, step = self._program.adam_state()
-        tensors = self._program.weights()
-        tensors.update({f"adam/{moment}/{name}": tensor for moment, of in (("m", m), ("v", v)) for name, tensor in of.items()})
-        scalars: dict[str, Any] = {
+        program = self._program.state()
+        tensors, scalars = program.tensors, program.scalars
+        scalars |= {
             "agent_steps": self.agent_steps, "updates": self.updates, "policy_updates": self.policy_updates,
-            "adam_step": step, "rng": self._rng.bit_generator.state, "warm": self._warm,
+            "rng": self._rng.bit_generator.state, "warm": self._warm,
         }
         for part in (self._normalizer, self._scaler):
             if part is not None:
@@ -209,8 +206,7 @@ class PPOTrainer:
         _expect(state, "normalizer_statistics/count", self._normalizer, "network_settings.normalize")
         _expect(state, "reward_scaling/count", self._scaler, "hyperparameters.reward_scaling")
         self._program.set_weights(_networks(state.tensors))
-        m, v = ({name: state.tensors[f"adam/{moment}/{name}"] for name in self._program.layout} for moment in "mv")
-        self._program.set_adam(m, v, state.scalars["adam_step"])
+        self._program.load_adam(state)
         self._rng.bit_generator.state = state.scalars["rng"]
         self.agent_steps, self.updates, self.policy_updates = (
             int(state.scalars[name]) for name in ("agent_steps", "updates", "policy_updates")

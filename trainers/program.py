@@ -9,7 +9,7 @@ import numpy as np
 from trainers import graph  # noqa: F401 - it quietens TensorFlow before the import
 from trainers.networks import Layout, check_weights
 from trainers.optimizer import AdamState
-from trainers.trainer import Weights
+from trainers.trainer import TrainerState, Weights
 
 import tensorflow as tf  # isort: skip
 
@@ -48,6 +48,21 @@ class Program:
     def adam_state(self) -> tuple[Weights, Weights, int]:
         """Fresh arrays of Adam's first and second moments, and its step count."""
         return self._outside(self._adam.m), self._outside(self._adam.v), int(self._adam.step)
+
+    def actor_weights(self) -> Weights:
+        """Fresh arrays of the actor's tensors, in the order of the layout."""
+        return {name: tensor for name, tensor in self.weights().items() if name.startswith("actor/")}
+
+    def state(self) -> TrainerState:
+        """All tensors, Adam's moments as ``adam/m/{tensor}`` and ``adam/v/{tensor}``, and ``adam_step``."""
+        m, v, step = self.adam_state()
+        moments = {f"adam/{moment}/{name}": tensor for moment, of in (("m", m), ("v", v)) for name, tensor in of.items()}
+        return TrainerState({**self.weights(), **moments}, {"adam_step": step})
+
+    def load_adam(self, state: TrainerState) -> None:
+        """Go on with the moments and the step count of `state`."""
+        m, v = ({name: state.tensors[f"adam/{moment}/{name}"] for name in self.layout} for moment in "mv")
+        self.set_adam(m, v, state.scalars["adam_step"])
 
     def _inside(self, tensors: Weights) -> Any:
         """The tensors of `layout` as the compiled programs take them."""

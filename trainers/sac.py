@@ -10,12 +10,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from fractions import Fraction
-from typing import Any
 
 import numpy as np
 
 from envs.specs import BehaviorSpec, Observations
-from trainers.networks import check_weights, network_inputs, normalizer_names
+from trainers.networks import check_weights, network_inputs
 from trainers.normalizer import NormalizerHistory, check_batch
 from trainers.replay_buffer import ReplayBuffer
 from trainers.sac_networks import CRITIC, LOG_ALPHA, TARGET
@@ -156,10 +155,9 @@ class SACTrainer:
     # -- publishing and state ----------------------------------------------------------------------------------------
 
     def policy_weights(self) -> Weights:
-        weights = {name: tensor for name, tensor in self._program.weights().items() if name.startswith("actor/")}
+        weights = self._program.actor_weights()
         if self._normalizer is not None:
-            for name, statistics in self._normalizer.statistics.items():
-                weights.update(zip(normalizer_names(name), statistics.float32(), strict=True))
+            weights.update(self._normalizer.policy_weights())
         return weights
 
     def published(self, version: int) -> None:
@@ -167,13 +165,11 @@ class SACTrainer:
 
     def state(self) -> TrainerState:
         """See `Trainer.state`; with ``save_replay_buffer`` the replay buffer is part of it."""
-        m, v, step = self._program.adam_state()
-        tensors = {**self._program.weights(), **self._program.targets()}
-        tensors.update({f"adam/{moment}/{name}": tensor for moment, of in (("m", m), ("v", v)) for name, tensor in of.items()})
-        scalars: dict[str, Any] = {
+        program = self._program.state()
+        tensors, scalars = {**program.tensors, **self._program.targets()}, program.scalars
+        scalars |= {
             "agent_steps": self.agent_steps, "updates": self.updates, "policy_updates": self.policy_updates,
-            "adam_step": step, "rng": self._rng.bit_generator.state, "filled": self._filled,
-            "steps_per_update": str(self._ratio.steps_per_update),
+            "rng": self._rng.bit_generator.state, "filled": self._filled, "steps_per_update": str(self._ratio.steps_per_update),
             "origin_steps": self._ratio.origin_steps, "origin_updates": self._ratio.origin_updates,
         }
         for part in (self._normalizer, self._replay if self._hyper.save_replay_buffer else None):
@@ -191,8 +187,7 @@ class SACTrainer:
             ValueError: the state does not fit the networks or observations of this trainer's settings.
         """
         self.load_weights(state)
-        m, v = ({name: state.tensors[f"adam/{moment}/{name}"] for name in self._program.layout} for moment in "mv")
-        self._program.set_adam(m, v, state.scalars["adam_step"])
+        self._program.load_adam(state)
         self._rng.bit_generator.state = state.scalars["rng"]
         self.agent_steps, self.updates, self.policy_updates, origin_steps, origin_updates = (
             int(state.scalars[name]) for name in ("agent_steps", "updates", "policy_updates", "origin_steps", "origin_updates")

@@ -88,7 +88,7 @@ def sac_layout(spec: BehaviorSpec, network: NetworkSettings, signals: Sequence[s
 
 
 def initial_sac_weights(
-    spec: BehaviorSpec, settings: SACSettings, rng: np.random.Generator
+    spec: BehaviorSpec, settings: SACSettings, rng: np.random.Generator, signals: Sequence[str] | None = None
 ) -> Weights:
     """First weights: actor as `initial_actor`, two different critics (orthogonal kernels, gain sqrt(2), 1 in the heads, biases 0),
     targets equal to them, log α = log ``init_entcoef``, and an identity normaliser where one is used.
@@ -97,7 +97,7 @@ def initial_sac_weights(
         float32 arrays by tensor name.
     """
     network, hyper = settings.network_settings, settings.hyperparameters
-    signals = list(dict(settings.reward_signals))
+    signals = list(dict(settings.reward_signals)) if signals is None else signals
     weights = initial_actor(spec, network, rng, distribution=distribution_of(settings), initial_log_std=hyper.sde_initial_log_std)
     for name, shape in twin_layout(spec, network, signals).items():
         if name.endswith("/bias"):

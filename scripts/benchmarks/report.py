@@ -42,8 +42,8 @@ their own steps and log their own returns, so nothing here is a library's own re
   `ray.init` is the call alone, without the import.
 - **overlap**: rollouts alone are the env manager with a fixed policy, updates alone the trainer on one buffer again and
   again, each in one process without Ray, with the configuration of the throughput run.
-- **replay**: inserting a row from each of 16 environments and sampling 16 batches of 256 from a full buffer (17 numbers seen,
-  6 acted), beside taking in and learning from the same, 16 updates, in one process without Ray.
+- **replay**: inserting a row from each of 32 environments and sampling 32 batches of 256 from a full buffer (17 numbers seen,
+  6 acted), beside taking in and learning from the same, 32 updates, in one process without Ray.
 - **peak RSS**: summed over the process tree (shared pages counted once a process). **PSS**: at the end of the window, shared
   pages divided. **USS**: pages that nobody shares, of the processes that step environments.
 - **own cores, other cores**: CPU time a second of the contestant's tree, and of everything else on the machine; above about

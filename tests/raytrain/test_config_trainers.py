@@ -286,7 +286,7 @@ def test_the_summary_has_what_people_look_for():
     fixed = pendulum(threaded=False, hyperparameters={"init_entcoef": 0.2, "learn_entcoef": False})
     lock_step = "\n".join(": ".join(row) for row in summary_rows(load_config(fixed)))
     assert "init_entcoef 0.2 (fixed), tau" in lock_step
-    assert "policy lag: at most 0 versions, lock-step" in lock_step and "state-dependent" not in lock_step
+    assert "policy lag: any (sac is off-policy), lock-step" in lock_step and "state-dependent" not in lock_step
 
 
 def test_the_schema_tells_the_trainers_apart():

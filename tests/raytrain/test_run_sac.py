@@ -28,16 +28,16 @@ def test_a_run_leaves_what_it_should(tmp_path):
     """Exact multiples, a balanced ledger, the ratio of steps and updates in the summaries, and a configuration that says sac."""
     summaries, labels = [], []
     run = train(tmp_path, config(), on_summary=summaries.append, on_checkpoint=lambda *c: labels.append(c[1]))
-    assert [s.step for s in summaries] == [100, 150, 200] and labels[:3] == [0, 100, 200]
+    assert [s.step for s in summaries] == [50, 100, 150, 250] and labels[:3] == [0, 100, 200]
     ledger, steps, updates = (run.results[k] for k in ("ledger", "agent_steps", "updates"))
     assert ledger["produced"] == ledger["consumed"] + ledger["dropped_shutdown"]
     assert 0 < steps - 40 - updates <= 1, "an update for each step from 40 on"
-    for summary in summaries[1:]:
+    for summary in summaries[2:]:
         done = summary.values["System/Updates"]
         assert 1.0 < summary.values["Policy/Steps Per Update"] <= (done + 1) / done
         for tag in ("Losses/Q1 Loss", "Losses/Policy Loss", "Policy/Entropy", "Policy/Continuous Entropy Coeff", "Policy/Replay Rows"):
             assert np.isfinite(summary.values[tag])
-    assert summaries[2].values["System/Updates"] > summaries[1].values["System/Updates"]
+    assert summaries[3].values["System/Updates"] > summaries[2].values["System/Updates"]
     saved = yaml.safe_load((run.path / "configuration.yaml").read_text())
     assert saved["behaviors"]["Target"]["trainer_type"] == "sac"
     snapshot = CheckpointStore.load(checkpoints(run)[-1]).behaviors["Target"]

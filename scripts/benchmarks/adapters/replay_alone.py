@@ -1,7 +1,7 @@
 """Replay by itself beside the updates it feeds: insert and sample from a full buffer of a million rows, and SAC's own learning.
 
-The buffer and the trainer are those of ``yaml/benchmarks/halfcheetah-sac-throughput.yaml``, but for 16 environments: each turn
-brings one row from each and owes 16 updates of 256 rows. Learning is timed as a whole, its own insert and sample included.
+The buffer and the trainer are those of ``yaml/benchmarks/halfcheetah-sac-throughput.yaml``, but for 32 environments: each turn
+brings one row from each and owes 32 updates of 256 rows. Learning is timed as a whole, its own insert and sample included.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from envs.specs import BehaviorSpec
     from trainers.trajectory import TrajectoryBatch
 
-ENVS = 16
+ENVS = 32
 FILL_STEPS = 500  # rows of a trajectory while the buffer is filled
 TURNS, WARM_TURNS = 150, 20
 
