@@ -142,7 +142,7 @@ class TrainerLoop:
             self._take_notices()  # of a state that was loaded
             self._emit_checkpoint(self._trainer.agent_steps)
         self._learn_what_is_owed()  # by a state that was loaded
-        if self._credit.has_more(self._trainer.rows_wanted, self._trainer.rows_held):
+        if self._may_grant_more():
             self._publish(self.version)
         waiting = self._source.waiting()
         self._stats.add(QUEUE_FILL, waiting)
@@ -159,13 +159,17 @@ class TrainerLoop:
             self._take_in(item)
             ready = self._is_ready()
             self._learn_what_is_owed()
-            if not ready and self._credit.has_more(self._trainer.rows_wanted, self._trainer.rows_held):
+            if not ready and self._may_grant_more():
                 self._publish(self.version)  # the same policy, so that collecting goes on
             if self._checkpoint_label is not None:  # after learning, so that rows held, which a checkpoint leaves out, are few
                 self._emit_checkpoint(self._checkpoint_label)
             if ready:
                 return True
         return False
+
+    def _may_grant_more(self) -> bool:
+        """Whether credit should go out without an update; not once the run is over, when rows could only be dropped."""
+        return not self.finished and self._credit.has_more(self._trainer.rows_wanted, self._trainer.rows_held)
 
     def _learn_what_is_owed(self) -> None:
         """Update until nothing is ready: off-policy, an item may owe several calls."""
