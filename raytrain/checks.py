@@ -40,21 +40,21 @@ def probe(config: RunConfig, import_dirs: tuple[str, ...]) -> dict[str, Behavior
         raise ConfigError([config.document.problem(("env",), config.env, str(error))], config.document.name) from error
 
 
-def check_replay(config: RunConfig, plan: Plan, here: bool) -> str:
+def check_replay(config: RunConfig, plan: Plan, here: bool) -> list[str]:
     """Refuse a replay buffer that there is no memory for, or that the running trajectories of all agents would fill.
 
     Args:
         here: the trainer will be on this machine; otherwise its memory is not known, and a warning is all there can be.
 
     Returns:
-        The warning, or nothing.
+        The warning, if there is one.
 
     Raises:
         ConfigError: with both figures, and the ``buffer_size`` that fits.
     """
     need, free = plan.replay_bytes(), psutil.virtual_memory().available
     if not need:
-        return ""
+        return []
     hyper, agents = plan.settings.hyperparameters, len(plan.managers) * plan.agents
     need *= 4 if hyper.save_replay_buffer else 1  # the copy that is saved, its encoding, and the one that travels
     size, message = hyper.buffer_size, ""
@@ -67,11 +67,11 @@ def check_replay(config: RunConfig, plan: Plan, here: bool) -> str:
             f"{free / 1e9:,.1f} GB are free; about {int(size * 0.8 * free / need):,} frames fit"
         )
         if not here:
-            return f"{plan.behavior}: a replay buffer of {size:,} frames takes {need / 1e9:,.1f} GB on the trainer's machine; this one has {free / 1e9:,.1f} GB free"
+            return [f"{plan.behavior}: a replay buffer of {size:,} frames takes {need / 1e9:,.1f} GB on the trainer's machine; this one has {free / 1e9:,.1f} GB free"]
     if message:
         path = ("behaviors", plan.behavior, "hyperparameters", "buffer_size")
         raise ConfigError([config.document.problem(path, size, message)], config.document.name)
-    return ""
+    return []
 
 
 def small_shared_memory() -> list[str]:

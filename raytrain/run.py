@@ -142,7 +142,7 @@ def _run(config, local, specs, place, callbacks, console, command, started_at, i
         console.header(f"raytrain {versions['raytrain']}", [("Ray", place), ("run", str(folder.path)), ("seed", str(plan.seed))])
         console.config_table([("configuration", [row for row in summary_rows(config) if not (local and row[0] == "resources")])])
         console.startup_table(behavior, startup_rows(plan))
-        for text in [*([memory] if memory else []), *config.warnings(), *folder.messages, *problems, *([] if local else small_shared_memory())]:
+        for text in [*memory, *config.warnings(), *folder.messages, *problems, *([] if local else small_shared_memory())]:
             console.warning(text)
         resumed = snapshot.run if snapshot else None
         if resumed:

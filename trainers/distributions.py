@@ -45,10 +45,7 @@ class DiagonalGaussian:
 
     def sample(self, rng: np.random.Generator) -> np.ndarray:
         """A sample per row: float32 ``[n, C]``, in C order, not clipped to any bounds."""
-        noise = rng.standard_normal(self.mean.shape, dtype=np.float32)
-        noise *= self._std
-        noise += self.mean
-        return noise
+        return _normal(self.mean, self._std, rng)
 
     def mode(self) -> np.ndarray:
         """The most likely action: a copy of the mean, float32 ``[n, C]``."""
@@ -97,10 +94,7 @@ class SquashedGaussian:
 
     def sample(self, rng: np.random.Generator) -> np.ndarray:
         """A u per row, before the tanh: float32 ``[n, C]``, in C order."""
-        noise = rng.standard_normal(self.mean.shape, dtype=np.float32)
-        noise *= self._std
-        noise += self.mean
-        return noise
+        return _normal(self.mean, self._std, rng)
 
     def mode(self) -> np.ndarray:
         """The u of the deterministic action: a copy of the mean, float32 ``[n, C]``.
@@ -137,6 +131,14 @@ def clip_log_std(log_std: np.ndarray) -> np.ndarray:
     """Log σ within [`LOG_STD_MIN`, `LOG_STD_MAX`]: changes `log_std` (float32, any shape) itself and returns it."""
     np.maximum(log_std, _FLOOR, out=log_std)
     return np.minimum(log_std, _CEILING, out=log_std)
+
+
+def _normal(mean: np.ndarray, std: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+    """μ + σ·noise, float32 of the shape of `mean`, in C order."""
+    noise = rng.standard_normal(mean.shape, dtype=np.float32)
+    noise *= std
+    noise += mean
+    return noise
 
 
 class Categorical:

@@ -185,17 +185,12 @@ class PPOTrainer:
             self._normalizer.forget_before(version + 1 - self._versions_kept)
 
     def state(self) -> TrainerState:
-        program = self._program.state()
-        tensors, scalars = program.tensors, program.scalars
-        scalars |= {
+        own = TrainerState(scalars={
             "agent_steps": self.agent_steps, "updates": self.updates, "policy_updates": self.policy_updates,
             "rng": self._rng.bit_generator.state, "warm": self._warm,
-        }
-        for part in (self._normalizer, self._scaler):
-            if part is not None:
-                tensors.update(part.state().tensors)
-                scalars.update(part.state().scalars)
-        return TrainerState(tensors, scalars)
+        })
+        parts = (part.state() for part in (self._normalizer, self._scaler) if part is not None)
+        return self._program.state().joined(own, *parts)
 
     def load_state(self, state: TrainerState) -> None:
         """See `Trainer.load_state`; rows held are forgotten.
@@ -203,8 +198,8 @@ class PPOTrainer:
         Raises:
             ValueError: the state does not fit the networks or observations of this trainer's settings.
         """
-        _expect(state, "normalizer_statistics/count", self._normalizer, "network_settings.normalize")
-        _expect(state, "reward_scaling/count", self._scaler, "hyperparameters.reward_scaling")
+        state.expect("normalizer_statistics/count", self._normalizer, "network_settings.normalize")
+        state.expect("reward_scaling/count", self._scaler, "hyperparameters.reward_scaling")
         self._program.set_weights(_networks(state.tensors))
         self._program.load_adam(state)
         self._rng.bit_generator.state = state.scalars["rng"]
@@ -223,7 +218,7 @@ class PPOTrainer:
         Raises:
             ValueError: as `load_state`.
         """
-        _expect(state, "normalizer_statistics/count", self._normalizer, "network_settings.normalize")
+        state.expect("normalizer_statistics/count", self._normalizer, "network_settings.normalize")
         self._program.set_weights(_networks(state.tensors))
         if self._normalizer is not None:
             # Only the statistics: the versions in that state are those of another run.
@@ -235,8 +230,3 @@ class PPOTrainer:
 
 def _networks(tensors: Weights) -> Weights:
     return {name: tensor for name, tensor in tensors.items() if name.startswith(("actor/", "critic/"))}
-
-
-def _expect(state: TrainerState, scalar: str, part: object | None, key: str) -> None:
-    if part is not None and scalar not in state.scalars:
-        raise ValueError(f"Expected a state saved with {key}: true, received one without. Set {key}: false, or begin a new run.")

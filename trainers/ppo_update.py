@@ -8,14 +8,14 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 
 import numpy as np
 
 from envs.specs import BehaviorSpec
 from trainers.optimizer import AdamState
 from trainers.ppo_graph import STATISTICS, VALUE_BLOCK, Minibatches, PPOGraph, Progress, compiled
-from trainers.program import Program, named
+from trainers.program import Program, extremes, named
 from trainers.settings import NetworkSettings, PPOHyperparameters
 from trainers.trainer import Weights
 
@@ -188,10 +188,8 @@ class PPOProgram(Program):
         broken = [name.replace("_", " ") for name, value in means.items() if not np.isfinite(value)]
         broken += [name for name, tensor in named(self.layout, parameters).items() if not np.isfinite(tensor).all()]
         if broken:
-            columns = {field.name.replace("_", " "): getattr(rows, field.name) for field in fields(PPORows)}
-            extremes = ", ".join(f"{name} {x.min():.4g} … {x.max():.4g}" for name, x in columns.items() if x.size)
             raise FloatingPointError(
                 f"Expected finite losses and weights from an update of {len(rows)} rows, received others: {', '.join(broken)}. "
-                f"The weights from before it are kept. The rows held: {extremes}. Look for huge rewards or observations "
+                f"The weights from before it are kept. The rows held: {extremes(rows)}. Look for huge rewards or observations "
                 "(network_settings.normalize, hyperparameters.reward_scaling), or lower learning_rate."
             )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
 from typing import Any
 
 import numpy as np
@@ -51,7 +52,7 @@ class Program:
 
     def actor_weights(self) -> Weights:
         """Fresh arrays of the actor's tensors, in the order of the layout."""
-        return {name: tensor for name, tensor in self.weights().items() if name.startswith("actor/")}
+        return self._outside(self._parameters, "actor/")
 
     def state(self) -> TrainerState:
         """All tensors, Adam's moments as ``adam/m/{tensor}`` and ``adam/v/{tensor}``, and ``adam_step``."""
@@ -68,9 +69,9 @@ class Program:
         """The tensors of `layout` as the compiled programs take them."""
         return flat(self.layout, tensors)
 
-    def _outside(self, inside: Any) -> Weights:
-        """The reverse of `_inside`, fresh arrays."""
-        return named(self.layout, inside)
+    def _outside(self, inside: Any, prefix: str = "") -> Weights:
+        """The reverse of `_inside`: fresh arrays of the tensors whose names begin with `prefix`."""
+        return named(self.layout, inside, prefix)
 
 
 def flat(layout: Layout, tensors: Weights) -> tf.Tensor:
@@ -78,8 +79,15 @@ def flat(layout: Layout, tensors: Weights) -> tf.Tensor:
     return tf.constant(np.concatenate([tensors[name].ravel() for name in layout]), tf.float32)
 
 
-def named(layout: Layout, vector: tf.Tensor) -> Weights:
-    """The tensors of a layout out of its vector, fresh arrays."""
+def named(layout: Layout, vector: tf.Tensor, prefix: str = "") -> Weights:
+    """The tensors of a layout whose names begin with `prefix`, out of its vector: fresh arrays."""
     ends = np.cumsum([np.prod(shape, dtype=np.int64) for shape in layout.values()])
     parts = np.split(vector.numpy(), ends[:-1])
-    return {name: part.reshape(shape).copy() for (name, shape), part in zip(layout.items(), parts, strict=True)}
+    pairs = zip(layout.items(), parts, strict=True)
+    return {name: part.reshape(shape).copy() for (name, shape), part in pairs if name.startswith(prefix)}
+
+
+def extremes(rows: Any) -> str:
+    """Smallest and largest value of each column of `rows`, a dataclass of arrays, for messages; empty columns are left out."""
+    columns = {field.name.replace("_", " "): getattr(rows, field.name) for field in fields(rows)}
+    return ", ".join(f"{name} {x.min():.4g} … {x.max():.4g}" for name, x in columns.items() if x.size)

@@ -165,19 +165,14 @@ class SACTrainer:
 
     def state(self) -> TrainerState:
         """See `Trainer.state`; with ``save_replay_buffer`` the replay buffer is part of it."""
-        program = self._program.state()
-        tensors, scalars = {**program.tensors, **self._program.targets()}, program.scalars
-        scalars |= {
+        own = TrainerState(self._program.targets(), {
             "agent_steps": self.agent_steps, "updates": self.updates, "policy_updates": self.policy_updates,
             "rng": self._rng.bit_generator.state, "filled": self._filled, "steps_per_update": str(self._ratio.steps_per_update),
             "origin_steps": self._ratio.origin_steps, "origin_updates": self._ratio.origin_updates,
-        }
-        for part in (self._normalizer, self._replay if self._hyper.save_replay_buffer else None):
-            if part is not None:
-                saved = part.state()
-                tensors.update(saved.tensors)
-                scalars.update(saved.scalars)
-        return TrainerState(tensors, scalars)
+        })
+        replay = self._replay if self._hyper.save_replay_buffer else None
+        parts = (part.state() for part in (self._normalizer, replay) if part is not None)
+        return self._program.state().joined(own, *parts)
 
     def load_state(self, state: TrainerState) -> None:
         """See `Trainer.load_state`. Without a replay buffer in `state` this one begins empty, and updates wait for
@@ -217,11 +212,7 @@ class SACTrainer:
         Raises:
             ValueError: as `load_state`.
         """
-        if self._normalizer is not None and "normalizer_statistics/count" not in state.scalars:
-            raise ValueError(
-                "Expected a state saved with network_settings.normalize: true, received one without. "
-                "Set network_settings.normalize: false, or begin a new run."
-            )
+        state.expect("normalizer_statistics/count", self._normalizer, "network_settings.normalize")
         networks, targets = (
             {name: tensor for name, tensor in state.tensors.items() if name.startswith(prefixes)}
             for prefixes in (("actor/", CRITIC, LOG_ALPHA), TARGET)

@@ -7,14 +7,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 
 import numpy as np
 
 from envs.specs import BehaviorSpec
 from trainers.networks import Layout, check_weights
 from trainers.optimizer import AdamState
-from trainers.program import Program
+from trainers.program import Program, extremes
 from trainers.sac_graph import STATISTICS, Batches, Progress, SACGraph, compiled
 from trainers.sac_networks import LOG_ALPHA
 from trainers.settings import SACSettings
@@ -89,8 +89,8 @@ class SACProgram(Program):
     def _inside(self, tensors: Weights) -> tuple[tf.Tensor, ...]:
         return tuple(tf.constant(tensors[name], tf.float32) for name in self.layout)
 
-    def _outside(self, inside: tuple[tf.Tensor, ...]) -> Weights:
-        return _arrays(self.layout, inside)
+    def _outside(self, inside: tuple[tf.Tensor, ...], prefix: str = "") -> Weights:
+        return _arrays(self.layout, inside, prefix)
 
     @property
     def traces(self) -> int:
@@ -159,14 +159,12 @@ class SACProgram(Program):
         broken = [name.replace("_", " ") for name, value in zip(names, progress.sums.numpy(), strict=True) if not np.isfinite(value)]
         broken += [name for name, tensor in self._outside(progress.parameters).items() if not np.isfinite(tensor).all()]
         broken += [name for name, tensor in _arrays(self.target_layout, progress.target).items() if not np.isfinite(tensor).all()]
-        columns = {field.name.replace("_", " "): getattr(rows, field.name) for field in fields(SACRows)}
-        extremes = ", ".join(f"{name} {x.min():.4g} … {x.max():.4g}" for name, x in columns.items() if x.size)
         return (
             f"Expected finite losses and weights from {int(progress.done)} updates, received others: {', '.join(broken)}. The weights "
-            f"from before them are kept. The batches: {extremes}; α {', '.join(f'{a:.4g}' for a in self.alpha())}. Look for huge rewards "
+            f"from before them are kept. The batches: {extremes(rows)}; α {', '.join(f'{a:.4g}' for a in self.alpha())}. Look for huge rewards "
             "(reward_signals.extrinsic.strength scales them) or observations (network_settings.normalize), or lower learning_rate."
         )
 
 
-def _arrays(layout: Layout, tensors: tuple[tf.Tensor, ...]) -> Weights:
-    return {name: tensor.numpy().copy() for name, tensor in zip(layout, tensors, strict=True)}
+def _arrays(layout: Layout, tensors: tuple[tf.Tensor, ...], prefix: str = "") -> Weights:
+    return {name: tensor.numpy().copy() for name, tensor in zip(layout, tensors, strict=True) if name.startswith(prefix)}

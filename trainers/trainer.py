@@ -26,6 +26,20 @@ class TrainerState:
     tensors: dict[str, np.ndarray] = field(default_factory=dict)
     scalars: dict[str, Any] = field(default_factory=dict)
 
+    def joined(self, *parts: TrainerState) -> TrainerState:
+        """This state and those of `parts` in one; their names differ."""
+        states = (self, *parts)
+        return TrainerState({k: v for s in states for k, v in s.tensors.items()}, {k: v for s in states for k, v in s.scalars.items()})
+
+    def expect(self, scalar: str, part: object | None, key: str) -> None:
+        """Refuse a state that lacks what a part of a trainer, if there is one, goes on from.
+
+        Raises:
+            ValueError: names the setting `key` that the state was saved without.
+        """
+        if part is not None and scalar not in self.scalars:
+            raise ValueError(f"Expected a state saved with {key}: true, received one without. Set {key}: false, or begin a new run.")
+
 
 class Trainer(Protocol):
     """One algorithm for one behavior. Single-threaded: only the trainer loop calls it.
