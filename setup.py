@@ -9,7 +9,9 @@ REQUIREMENTS = [line for line in (HERE / "requirements.txt").read_text().splitli
 ENVS = {
     "box2d": ["gymnasium[box2d]>=1.1"],
     "mujoco": ["gymnasium[mujoco]>=1.1"],
-    "atari": ["ale-py>=0.10", "opencv-python-headless>=4.8"],
+    "atari": ["ale-py>=0.12", "opencv-python-headless>=4.8"],
+    "envpool": ["envpool>=1.2"],
+    "minigrid": ["minigrid>=3.0"],
 }
 
 setup(

@@ -81,8 +81,8 @@ class CopiesEnv:
         self._fault: EnvFault | None = None
         self._awaiting = np.zeros(num_envs, bool)
         self._in_flight = np.zeros(num_envs, bool)
-        observation = spec.observations[0]
-        self._obs = np.empty((num_envs, *observation.shape), observation.dtype)
+        self._obs = {o.name: np.empty((num_envs, *o.shape), o.dtype) for o in spec.observations}
+        self._action_mask = np.empty((num_envs, spec.action.choices), bool) if spec.action.masked else None
         self._reward = np.empty(num_envs, np.float32)
         self._first = np.empty(num_envs, bool)
         self._no_terminal = no_terminal_steps(spec)
@@ -195,23 +195,31 @@ class CopiesEnv:
 
     def _message(self, slots: np.ndarray, outcomes: list[Outcome]) -> Steps:
         n = len(outcomes)
-        name = self._spec.observations[0].name
-        obs, reward, first = self._obs[:n], self._reward[:n], self._first[:n]
-        for row, outcome in enumerate(outcomes):
-            obs[row] = outcome.obs
-            reward[row] = outcome.reward
-            first[row] = outcome.first
+        obs = {name: _gather([o.obs[name] for o in outcomes], array[:n]) for name, array in self._obs.items()}
+        mask = None if self._action_mask is None else _gather([o.action_mask for o in outcomes], self._action_mask[:n])
+        reward, first = self._reward[:n], self._first[:n]
+        reward[:] = [o.reward for o in outcomes]
+        first[:] = [o.first for o in outcomes]
         ended = [row for row, outcome in enumerate(outcomes) if outcome.final_obs is not None]
         terminal = self._no_terminal
         if ended:
-            last = [outcomes[row] for row in ended]
-            terminated = np.array([o.terminated for o in last])
-            terminal = TerminalSteps(
-                agent_id=slots[ended], obs={name: np.stack([o.final_obs for o in last])}, reward=reward[ended],
-                terminated=terminated, truncated=np.array([o.truncated for o in last]),
-            )
+            terminal = self._terminal(slots[ended], reward[ended], [outcomes[row] for row in ended])
             reward[ended] = 0.0
         resets = int(np.count_nonzero(first)) - len(ended)
         self._awaiting[slots] = True
         self._in_flight[slots] = False
-        return Steps(DecisionSteps(slots, {name: obs}, reward, first), terminal, env_steps=n - resets)
+        return Steps(DecisionSteps(slots, obs, reward, first, mask), terminal, env_steps=n - resets)
+
+    def _terminal(self, slots: np.ndarray, reward: np.ndarray, ended: list[Outcome]) -> TerminalSteps:
+        return TerminalSteps(
+            agent_id=slots, obs={name: np.stack([o.final_obs[name] for o in ended]) for name in self._obs}, reward=reward,
+            terminated=np.array([o.terminated for o in ended]), truncated=np.array([o.truncated for o in ended]),
+            action_mask=None if self._action_mask is None else np.stack([o.final_action_mask for o in ended]),
+        )
+
+
+def _gather(rows: list[np.ndarray], out: np.ndarray) -> np.ndarray:
+    """Copy n arrays ``[*shape]`` of at least one axis into ``out [n, *shape]``, which is returned."""
+    # One call instead of n assignments: a third of their time for short vectors.
+    np.concatenate(rows, out=out.reshape(-1, *out.shape[2:]))
+    return out

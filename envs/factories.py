@@ -19,11 +19,49 @@ import gymnasium as gym
 from gymnasium.envs.registration import load_env_creator
 from gymnasium.vector import VectorEnv
 
+from envs import atari
+from envs.envpool_env import EnvPoolVectorEnv, is_envpool, is_pool
 from envs.faults import env_fault
+from envs.wrappers import ActionRepeat, FrameStack
 
 EXTRAS = {"gymnasium.envs.box2d": "box2d", "gymnasium.envs.mujoco": "mujoco", "gymnasium.envs.classic_control": "classic-control",
           "gymnasium.envs.toy_text": "toy-text"}
 """Package of an entry point -> the extra of gymnasium that brings what it needs."""
+
+NATIVE_IDS = ("CartPole-v0", "CartPole-v1")
+"""Ids whose registered vector entry point is the same task as the single environment (tests/envs/test_native.py compares the
+dynamics step by step). Others may differ, as ALE's does unless it is told (`envs.atari`)."""
+
+NATIVE_KWARGS = frozenset({"sutton_barto_reward"})
+"""Arguments that mean the same to the single environment and the vector entry point."""
+
+
+@dataclass(frozen=True)
+class EnvOptions:
+    """What ``env_settings`` says of an environment itself.
+
+    Attributes:
+        frame_stack: an observation is this many observations, the last ones; 1 leaves them as they are.
+        action_repeat: every action is done this many times.
+        atari_preprocessing: ids of ``ALE/`` mean the standard preprocessing (`envs.atari`), else the plain game.
+    """
+
+    frame_stack: int = 1
+    action_repeat: int = 1
+    atari_preprocessing: bool = True
+
+    def __post_init__(self) -> None:
+        for name in ("frame_stack", "action_repeat"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"env_settings.{name}: expected at least 1, received {getattr(self, name)}.")
+
+    @property
+    def wraps(self) -> bool:
+        """Whether the environment is wrapped."""
+        return self.frame_stack > 1 or self.action_repeat > 1
+
+
+DEFAULT_OPTIONS = EnvOptions()
 
 
 @dataclass(frozen=True)
@@ -31,22 +69,31 @@ class EnvFactory:
     """How to make one environment; plain data, so that it travels to threads and processes.
 
     Attributes:
-        env: Gymnasium id, ``module:Id-v0`` (the module registers the id) or ``module:factory``.
+        env: Gymnasium id, ``module:Id-v0`` (the module registers the id), ``module:factory`` or ``envpool:Id-v0``.
         kwargs: arguments of the environment's constructor or of the factory.
         import_dirs: folders that are searched for the module before ``sys.path``.
+        options: how it is wrapped.
+        masked: its first reset gave an action mask in ``info``, as `envs.gymnasium_env.probe_spec` found.
     """
 
     env: str
     kwargs: dict[str, Any] = field(default_factory=dict)
     import_dirs: tuple[str, ...] = ()
+    options: EnvOptions = DEFAULT_OPTIONS
+    masked: bool = False
 
     @property
     def is_gymnasium_id(self) -> bool:
-        """Whether Gymnasium's registry makes the environment (else a factory does)."""
-        return ":" not in self.env or not self.env.rsplit(":", 1)[1].isidentifier()
+        """Whether Gymnasium's registry makes the environment (else a factory or EnvPool does)."""
+        return not is_envpool(self.env) and (":" not in self.env or not self.env.rsplit(":", 1)[1].isidentifier())
+
+    @property
+    def is_preprocessed_atari(self) -> bool:
+        """Whether it is a game with the standard preprocessing."""
+        return self.options.atari_preprocessing and atari.is_atari(self.env)
 
     def make(self, num_envs: int = 1) -> gym.Env | VectorEnv:
-        """One new environment, or what the factory returns: it may be a vector environment of `num_envs`.
+        """One new environment, wrapped as `options` say, or the vector environment of `num_envs` that EnvPool or the factory makes.
 
         A factory with a parameter called ``num_envs`` is given `num_envs`.
 
@@ -54,6 +101,46 @@ class EnvFactory:
             ValueError: the configuration is wrong: unknown id, module, factory or argument, or a package is missing.
             EnvFault: the user's own code raised.
         """
+        if is_envpool(self.env):
+            self._refuse_options(f"{self.env} is stepped as a whole; give env_kwargs what EnvPool has for it")
+            return EnvPoolVectorEnv(self.env, num_envs, self.kwargs)
+        if self.is_preprocessed_atari:
+            return atari.make_copy(self._atari_id(), self.kwargs)
+        return self._wrapped(self._make(num_envs))
+
+    def make_vector(self, num_envs: int) -> VectorEnv | None:
+        """The vector environment that does the same task as `num_envs` of `make`, None where there is none (but what `make` returns).
+
+        Raises:
+            ValueError: as `make`.
+        """
+        if self.is_preprocessed_atari:
+            return atari.make_vector(self._atari_id(), num_envs, self.kwargs)
+        if self.env in NATIVE_IDS and NATIVE_KWARGS.issuperset(self.kwargs) and not self.options.wraps:
+            return gym.make_vec(self.env, num_envs=num_envs, vectorization_mode="vector_entry_point", **self.kwargs)
+        return None
+
+    def _atari_id(self) -> str:
+        self._refuse_options("the Atari preprocessing does that itself; give env_kwargs stack_num or frameskip")
+        return self._registered_id()
+
+    def _wrapped(self, made: gym.Env | VectorEnv) -> gym.Env | VectorEnv:
+        if isinstance(made, VectorEnv):
+            self._refuse_options(f"{self.env} makes a vector environment, and only single ones are wrapped; let it do that itself, or "
+                                 "return one gymnasium.Env")
+            return made
+        if self.options.action_repeat > 1:
+            made = ActionRepeat(made, self.options.action_repeat)
+        if self.options.frame_stack > 1 and getattr(made, "observation_space", None) is not None:
+            made = FrameStack(made, self.options.frame_stack, name=behavior_name(self.env, made))
+        return made
+
+    def _refuse_options(self, reason: str) -> None:
+        for name in ("frame_stack", "action_repeat"):
+            if getattr(self.options, name) > 1:
+                raise ValueError(f"env_settings.{name}: expected 1, received {getattr(self.options, name)}: {reason}.")
+
+    def _make(self, num_envs: int) -> gym.Env | VectorEnv:
         creator, kwargs = self._gymnasium_creator() if self.is_gymnasium_id else self._factory()
         if not self.is_gymnasium_id and "num_envs" in _parameters(creator):
             kwargs = {"num_envs": num_envs, **kwargs}
@@ -68,15 +155,22 @@ class EnvFactory:
             raise ValueError(  # noqa: TRY004 - what a configuration asks for is wrong, and such errors are ValueErrors
                 f"{self.env}: expected the factory to return a gymnasium.Env or gymnasium.vector.VectorEnv, "
                 f"received {type(made).__module__}.{type(made).__qualname__}.")
+        if is_pool(made):
+            raise ValueError(f"{self.env}: the factory returned a pool of EnvPool, whose seeds are fixed: every env manager would step "
+                             "the same worlds. Name it as env: envpool:ID, with its arguments in env_kwargs.")
         return made
 
-    def _gymnasium_creator(self) -> tuple[Callable[..., gym.Env], dict[str, Any]]:
+    def _registered_id(self) -> str:
+        """The id in Gymnasium's registry, with the module that registers it imported."""
         module, _, env_id = self.env.rpartition(":")
         if module:
             import_module(module, self.import_dirs, self.env)
         _check_registered(env_id)
+        return env_id
+
+    def _gymnasium_creator(self) -> tuple[Callable[..., gym.Env], dict[str, Any]]:
         # Our own boundary checks are stricter and name the place; Gymnasium's passive checker only warns, at a cost per step.
-        return gym.make, {"id": env_id, "disable_env_checker": True, **self.kwargs}
+        return gym.make, {"id": self._registered_id(), "disable_env_checker": True, **self.kwargs}
 
     def _factory(self) -> tuple[Callable[..., Any], dict[str, Any]]:
         module_name, name = self.env.rsplit(":", 1)
@@ -119,7 +213,7 @@ class EnvFactory:
 def behavior_name(env: str, made: gym.Env | VectorEnv | None = None) -> str:
     """Name of the behavior of a single-agent environment: its id without namespace and version.
 
-    ``"CartPole-v1"`` → ``"CartPole"``, ``"ALE/Pong-v5"`` → ``"Pong"``, ``"my_env:make_env"`` → ``"make_env"``.
+    ``"CartPole-v1"`` → ``"CartPole"``, ``"ALE/Pong-v5"`` and ``"envpool:Pong-v5"`` → ``"Pong"``, ``"my_env:make_env"`` → ``"make_env"``.
 
     Args:
         env: Gymnasium id or ``module:factory``.
@@ -179,11 +273,8 @@ def _forget_namesake(root: str, folders: list[str]) -> None:
 
 
 def _check_registered(env_id: str) -> None:
-    if env_id.startswith("ALE/"):
-        try:
-            importlib.import_module("ale_py")  # registers the ids
-        except ModuleNotFoundError:
-            raise ValueError(f'env: {env_id!r} needs ale_py, which is not installed: pip install "gymnasium[atari]"') from None
+    if atari.is_atari(env_id):
+        atari.import_ale(env_id)
     try:
         gym.spec(env_id)
     except gym.error.Error as error:

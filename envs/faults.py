@@ -11,7 +11,7 @@ from envs.base import EnvFault
 
 _PACKAGE = str(Path(__file__).parent)
 _LIBRARIES = tuple({sysconfig.get_path(name) for name in ("purelib", "platlib", "stdlib")})
-_WORLDS = str(Path(__file__).with_name("toy.py"))
+_WORLDS = str(Path(__file__).with_name("toy"))  # toy.py and its siblings
 
 
 def env_fault(error: BaseException, doing: str) -> EnvFault:
@@ -35,7 +35,7 @@ def _skip_own_frames(tb: TracebackType | None) -> TracebackType | None:
     first = tb
     while first is not None:
         filename = first.tb_frame.f_code.co_filename
-        if not filename.startswith(_PACKAGE) or filename == _WORLDS:
+        if not filename.startswith(_PACKAGE) or filename.startswith(_WORLDS):
             return first
         first = first.tb_next
     return tb

@@ -11,23 +11,20 @@ from gymnasium.vector import VectorEnv
 
 from envs.base import BatchedEnv
 from envs.copies import CopiesEnv
-from envs.factories import EnvFactory, behavior_name
+from envs.envpool_env import EnvPoolVectorEnv, is_envpool
+from envs.factories import DEFAULT_OPTIONS, EnvFactory, EnvOptions, behavior_name
+from envs.faults import env_fault
+from envs.masks import mask_in, mask_method
 from envs.native import NativeVectorEnv
 from envs.single_env import SingleEnv
 from envs.spaces import behavior_spec
 from envs.specs import BehaviorSpec
 from envs.stepping import make_workers, measure
+from envs.vector_masks import vector_mask_method
 
-__all__ = ["NATIVE_IDS", "STEPPING", "behavior_name", "make_batched_env", "probe_spec"]
+__all__ = ["STEPPING", "EnvOptions", "behavior_name", "make_batched_env", "probe_spec"]
 
 STEPPING = ("auto", "inline", "threads", "processes")
-
-NATIVE_IDS = ("CartPole-v0", "CartPole-v1")
-"""Ids whose registered vector entry point is the same task as the single environment (tests/envs/test_native.py compares the
-dynamics step by step). Others may differ: ALE's vector environments clip rewards, press fire and repeat actions by default."""
-
-NATIVE_KWARGS = frozenset({"sutton_barto_reward"})
-"""Arguments that mean the same to the single environment and the vector entry point."""
 
 
 def make_batched_env(
@@ -40,13 +37,15 @@ def make_batched_env(
     import_dirs: Sequence[str] = (),
     wait_for_all: bool = False,
     step_timeout_s: float | None = None,
+    options: EnvOptions = DEFAULT_OPTIONS,
+    masked: bool = False,
 ) -> BatchedEnv:
     """`num_envs` environments behind the batched protocol.
 
     Args:
-        env: Gymnasium id or ``module:factory``. A factory may return a `gymnasium.Env`, or a `gymnasium.vector.VectorEnv` of
-            `num_envs` environments; it is given ``num_envs`` when it has a parameter of that name.
-        env_kwargs: arguments of the environment or factory.
+        env: Gymnasium id, ``module:factory`` or ``envpool:Id-v0``. A factory may return a `gymnasium.Env`, or a
+            `gymnasium.vector.VectorEnv` of `num_envs` environments; it is given ``num_envs`` when it has a parameter of that name.
+        env_kwargs: arguments of the environment or factory; of ALE's vector environment for ``ALE/…`` (see `envs.atari`).
         stepping: ``"inline"``, ``"threads"``, ``"processes"`` or ``"auto"``.
         seed: root of the environments' seed streams, the same for all env managers of a run.
         first_env_index: index of the first environment among all environments of the run.
@@ -54,30 +53,37 @@ def make_batched_env(
         wait_for_all: `poll` returns only when all busy environments are ready, in order, so that results do not depend on timing.
         step_timeout_s: longest time that one step (with the reset that follows an end) may take; enforced with threads and
             processes. Inline and native stepping run in the caller's thread, where nothing can interrupt a step.
+        options: frame stacking, action repeat, Atari preprocessing.
+        masked: `probe_spec` found the behavior masked. Needed where masks are in ``info`` only; otherwise it is found out here.
 
     Raises:
         ValueError: the configuration or a space is not usable.
         EnvFault: the environment's own code raised.
     """
-    if stepping not in STEPPING:
-        raise ValueError(f"env_settings.stepping: expected one of {', '.join(STEPPING)}, received {stepping!r}.")
+    _check_stepping(env, stepping)
     if num_envs < 1:
         raise ValueError(f"env_settings.num_envs: expected at least 1, received {num_envs}.")
-    factory = EnvFactory(env, dict(env_kwargs), tuple(str(folder) for folder in import_dirs))
+    factory = EnvFactory(env, dict(env_kwargs), tuple(str(folder) for folder in import_dirs), options, masked)
     if stepping == "auto":
         chosen = _choose(factory, num_envs, seed)
         if isinstance(chosen, VectorEnv):
-            return NativeVectorEnv(chosen, behavior_name(env, chosen), seed, first_env_index)
+            return NativeVectorEnv(chosen, behavior_name(env, chosen), seed, first_env_index, masked)
         stepping = chosen
     workers = make_workers(factory, num_envs, stepping, first_env_index)
     return CopiesEnv(workers, num_envs, seed, first_env_index, wait_for_all, step_timeout_s)
 
 
+def _check_stepping(env: str, stepping: str) -> None:
+    if stepping not in STEPPING:
+        raise ValueError(f"env_settings.stepping: expected one of {', '.join(STEPPING)}, received {stepping!r}.")
+    if is_envpool(env) and stepping != "auto":
+        raise ValueError(f"env_settings.stepping: expected auto for {env}, received {stepping!r}: EnvPool steps its worlds in threads of its "
+                         "own and gives out no single one (env_kwargs: num_threads says how many threads).")
+
+
 def _choose(factory: EnvFactory, num_envs: int, seed: np.random.SeedSequence) -> VectorEnv | str:
     """A vector environment that does the same task, or else how copies of the environment are best stepped."""
-    if factory.env in NATIVE_IDS and NATIVE_KWARGS.issuperset(factory.kwargs):
-        return gym.make_vec(factory.env, num_envs=num_envs, vectorization_mode="vector_entry_point", **factory.kwargs)
-    made = factory.make(num_envs)
+    made = factory.make_vector(num_envs) or factory.make(num_envs)
     if not isinstance(made, VectorEnv):
         copy = SingleEnv(factory, made)
         try:
@@ -91,18 +97,43 @@ def _choose(factory: EnvFactory, num_envs: int, seed: np.random.SeedSequence) ->
     return made
 
 
-def probe_spec(env: str, env_kwargs: dict[str, Any], import_dirs: Sequence[str] = ()) -> dict[str, BehaviorSpec]:
+def probe_spec(
+    env: str, env_kwargs: dict[str, Any], import_dirs: Sequence[str] = (), options: EnvOptions = DEFAULT_OPTIONS, stepping: str = "auto",
+) -> dict[str, BehaviorSpec]:
     """Behavior name -> spec of an environment that is made for this question and closed.
 
+    It is reset once where only that tells whether it masks actions: it has discrete branches and neither a method nor an observation
+    for masks. Games of ALE and worlds of EnvPool are not: it is known of them.
+
     Raises:
-        ValueError: the configuration or a space is not usable.
+        ValueError: the configuration or a space is not usable, also by that way of stepping.
         EnvFault: the environment's own code raised.
     """
-    made = EnvFactory(env, dict(env_kwargs), tuple(str(folder) for folder in import_dirs)).make()
+    _check_stepping(env, stepping)
+    factory = EnvFactory(env, dict(env_kwargs), tuple(str(folder) for folder in import_dirs), options)
+    made = (factory.make_vector(1) if factory.is_preprocessed_atari and stepping == "auto" else None) or factory.make()
     try:
         name = behavior_name(env, made)
-        if isinstance(made, VectorEnv):
-            return {name: behavior_spec(made.single_observation_space, made.single_action_space, name)}
-        return {name: behavior_spec(getattr(made, "observation_space", None), getattr(made, "action_space", None), name)}
+        prefix = "single_" if isinstance(made, VectorEnv) else ""
+        spaces = [getattr(made, f"{prefix}{which}_space", None) for which in ("observation", "action")]
+        spec = behavior_spec(*spaces, name)
+        if spec.action.discrete_branches and not spec.action.masked and not factory.is_preprocessed_atari and _gives_masks(made):
+            spec = behavior_spec(*spaces, name, masked=True)
+        return {name: spec}
     finally:
         made.close()
+
+
+def _gives_masks(made: gym.Env | VectorEnv) -> bool:
+    """Whether an environment has a method for masks, or gives one in the ``info`` of a reset."""
+    if isinstance(made, EnvPoolVectorEnv):
+        return made.gives_masks
+    method = vector_mask_method(made) if isinstance(made, VectorEnv) else mask_method(made)
+    if method is not None:
+        return True
+    try:
+        result = made.reset()
+    except (Exception, SystemExit) as error:
+        raise env_fault(error, "in reset()") from error
+    # Anything that is no result of a reset is refused when the run resets, with its place.
+    return isinstance(result, tuple) and len(result) == 2 and mask_in(result[1]) is not None

@@ -9,12 +9,17 @@ import numpy as np
 from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import concatenate, create_empty_array
 
+from envs.atari import is_ale_vector
 from envs.base import EnvFault
+from envs.boundary import BOUNDS_CHECK_STEPS, ObservationReader
+from envs.envpool_env import EnvPoolVectorEnv
 from envs.faults import env_fault
+from envs.masks import LATE_MASK, MASK_KEY
 from envs.seeding import env_seeds
 from envs.single_env import plain_action
-from envs.spaces import BOUNDS_CHECK_STEPS, ObservationReader, behavior_spec
-from envs.specs import Actions, DecisionSteps, EnvAction, Steps, TerminalSteps, no_terminal_steps, to_env_actions
+from envs.spaces import behavior_spec
+from envs.specs import Actions, DecisionSteps, EnvAction, Observations, Steps, TerminalSteps, no_terminal_steps, to_env_actions
+from envs.vector_masks import VectorMasks, row_of, vector_mask_method
 
 
 class NativeVectorEnv:
@@ -24,7 +29,8 @@ class NativeVectorEnv:
 
     - ``NEXT_STEP``: the terminal step is delivered at once, the next vector step only resets that environment (its action
       is ignored; no transition, not counted) and brings its first decision.
-    - ``SAME_STEP``: terminal step (from ``infos["final_obs"]``) and first decision come together.
+    - ``SAME_STEP``: terminal step (from ``infos["final_obs"]``) and first decision come together. Of the masks at last observations
+      only those are known that are in them or in ``infos["final_info"]``.
     - ``DISABLED``: the same, after an explicit ``reset(options={"reset_mask": ...})``.
 
     A vector step needs the actions of all environments, so `poll` steps once every waiting agent has been answered. The
@@ -33,21 +39,28 @@ class NativeVectorEnv:
 
     stepping = "native"
 
-    def __init__(self, env: VectorEnv, name: str, seed: np.random.SeedSequence, first_env_index: int = 0) -> None:
-        self._env, self._name = env, name
+    def __init__(
+        self, env: VectorEnv, name: str, seed: np.random.SeedSequence, first_env_index: int = 0, masked: bool = False,
+    ) -> None:
+        """`masked`: masks are in the infos; a method or an observation for them is found without being told."""
+        self._env: VectorEnv | None = env
+        self._name = name
         self._mode = _autoreset_mode(env, name)
-        spec = behavior_spec(env.single_observation_space, env.single_action_space, name)
+        mask_method = vector_mask_method(env)
+        spec = behavior_spec(env.single_observation_space, env.single_action_space, name, masked or mask_method is not None)
         self.behaviors = {name: spec}
         self.num_slots = {name: env.num_envs}
-        self._action_spec, observation = spec.action, spec.observations[0]
-        self._key = observation.name
-        self._reader = ObservationReader(env.single_observation_space, observation)
+        self._action_spec = spec.action
+        self._reader = ObservationReader(env.single_observation_space, spec.observations)
+        self._masks = VectorMasks(env, spec.action, mask_method) if spec.action.masked else None
+        self._must_not_mask = self._masks is None and bool(spec.action.discrete_branches)
         self._seed, self._first_env_index = seed, first_env_index
         n = self._n = env.num_envs
         self._ids = _constant(np.arange(n, dtype=np.int64))
         self._none_first, self._all_first = _constant(np.zeros(n, bool)), _constant(np.ones(n, bool))
         self._no_terminal = no_terminal_steps(spec)
-        self._obs = np.empty((n, *observation.shape), observation.dtype)
+        self._obs = self._reader.empty(n)
+        self._mask = np.empty((n, spec.action.choices), bool) if self._masks is not None else None
         self._reward = np.zeros(n, np.float32)
         idle = Actions(np.zeros((n, spec.action.continuous_size), np.float32),
                        np.zeros((n, len(spec.action.discrete_branches)), np.int32))
@@ -124,23 +137,30 @@ class NativeVectorEnv:
         self._episodes_begun[:] = [begun.get(str(self._first_env_index + i), 0) for i in range(self._n)]
 
     def close(self) -> None:
-        """Close the vector environment."""
-        self._env.close()
+        """Close the vector environment and let go of it: the threads of some end only with the object."""
+        env, self._env = self._env, None
+        if env is not None:
+            env.close()
 
     def _reset_all(self) -> Steps:
         try:
-            obs, _ = self._env.reset(seed=None if self._seeded else self._first_seeds())
+            obs, infos = self._env.reset(seed=None if self._seeded else self._first_seeds())
         except (Exception, SystemExit) as error:
             raise env_fault(error, "in reset() of the vector environment") from error
         self._must_reset, self._started, self._seeded = False, True, True
         self._begin_episodes(self._ids)
         self._read(obs, self._obs)
+        self._read_masks(obs, infos)
         return Steps(self._all_decide(self._all_first), self._no_terminal, env_steps=0)
 
-    def _first_seeds(self) -> int | list[int]:
-        """One seed where one generator serves all environments; Gymnasium's wrapped copies get one each, never seed + i."""
-        if isinstance(self._env.unwrapped, (gym.vector.SyncVectorEnv, gym.vector.AsyncVectorEnv)):
-            return [env_seeds(self._seed, self._first_env_index + i, int(begun)).reset for i, begun in enumerate(self._episodes_begun)]
+    def _first_seeds(self) -> int | list[int] | np.ndarray:
+        """One for each environment, never seed + i, where the vector environment takes so many; else one."""
+        env = self._env.unwrapped
+        is_ale = is_ale_vector(env)
+        if is_ale or isinstance(env, (gym.vector.SyncVectorEnv, gym.vector.AsyncVectorEnv, EnvPoolVectorEnv)):
+            begun = self._episodes_begun.tolist()
+            seeds = [env_seeds(self._seed, self._first_env_index + i, begun[i]).reset for i in range(self._n)]
+            return np.array(seeds) if is_ale else seeds
         return env_seeds(self._seed, self._first_env_index, int(self._episodes_begun.sum())).reset
 
     def _step_all(self) -> Steps:
@@ -154,12 +174,13 @@ class NativeVectorEnv:
         self._read_reward(reward)
         is_end = np.logical_or(terminated, truncated)
         ended = is_end.nonzero()[0]
+        self._read_masks(obs, infos)
         if self._mode is AutoresetMode.NEXT_STEP:
             return self._next_step_message(is_end, ended, terminated, truncated)
         if not len(ended):
             return Steps(self._all_decide(self._none_first), self._no_terminal, env_steps=self._n)
-        last_obs = self._final_obs(infos, ended) if self._mode is AutoresetMode.SAME_STEP else self._obs.take(ended, axis=0)
-        terminal = self._terminal(ended, last_obs, terminated, truncated)
+        last, mask = self._final(infos, ended) if self._mode is AutoresetMode.SAME_STEP else self._rows(ended)
+        terminal = self._terminal(ended, last, mask, terminated, truncated)
         self._begin_episodes(ended)
         if self._mode is AutoresetMode.DISABLED:
             self._reset_some(is_end)
@@ -184,54 +205,86 @@ class NativeVectorEnv:
         if not len(ended):
             return Steps(self._all_decide(first), self._no_terminal, env_steps=env_steps)
         self._resetting = ended
-        terminal = self._terminal(last, self._obs.take(last, axis=0), terminated, truncated)
+        terminal = self._terminal(last, *self._rows(last), terminated, truncated)
         alive = self._delivered = np.logical_not(is_end).nonzero()[0]
         self._waiting_for = len(alive)
-        decision = DecisionSteps(alive, {self._key: self._obs.take(alive, axis=0)}, self._reward.take(alive), first.take(alive))
-        return Steps(decision, terminal, env_steps=env_steps)
+        obs, mask = self._rows(alive)
+        self._check_choices(mask, alive)
+        return Steps(DecisionSteps(alive, obs, self._reward.take(alive), first.take(alive), mask), terminal, env_steps=env_steps)
+
+    def _rows(self, which: np.ndarray) -> tuple[Observations, np.ndarray | None]:
+        """Copies of the observations and masks of some environments."""
+        obs = {name: array.take(which, axis=0) for name, array in self._obs.items()}
+        return obs, None if self._mask is None else self._mask.take(which, axis=0)
 
     def _all_decide(self, first: np.ndarray) -> DecisionSteps:
+        self._check_choices(self._mask, self._ids)
         self._delivered = self._ids
         self._waiting_for = self._n
-        return DecisionSteps(self._ids, {self._key: self._obs}, self._reward, first)
+        return DecisionSteps(self._ids, self._obs, self._reward, first, self._mask)
 
-    def _terminal(self, ended: np.ndarray, obs: np.ndarray, terminated: np.ndarray, truncated: np.ndarray) -> TerminalSteps:
-        return TerminalSteps(agent_id=ended, obs={self._key: obs}, reward=self._reward.take(ended),
-                             terminated=np.asarray(terminated, bool).take(ended), truncated=np.asarray(truncated, bool).take(ended))
+    def _terminal(
+        self, ended: np.ndarray, obs: Observations, mask: np.ndarray | None, terminated: np.ndarray, truncated: np.ndarray,
+    ) -> TerminalSteps:
+        terminated, truncated = (np.asarray(flag, bool).take(ended) for flag in (terminated, truncated))
+        if mask is not None:
+            mask[terminated] = True
+            self._masks.allow_all_where_none(mask)
+        return TerminalSteps(ended, obs, self._reward.take(ended), terminated, truncated, mask)
 
     def _begin_episodes(self, which: np.ndarray) -> None:
         self._episodes_begun[which] += 1
         self._began_at[which] = self._vector_steps
         self._reward[which] = 0.0
 
-    def _final_obs(self, infos: dict[str, Any], ended: np.ndarray) -> np.ndarray:
+    def _final(self, infos: dict[str, Any], ended: np.ndarray) -> tuple[Observations, np.ndarray | None]:
+        """The true last observations and masks of episodes whose successors have begun."""
         final = infos.get("final_obs")
         if final is None:
             raise ValueError(f"{self._name}: a vector environment with autoreset mode SAME_STEP has to give the last observations "
                              f"of ended episodes in infos['final_obs'], received the keys {sorted(infos)}.")
-        last = np.empty((len(ended), *self._obs.shape[1:]), self._obs.dtype)
-        for row, index in enumerate(ended.tolist()):
-            self._read(final[index], last[row], slot=index)
-        return last
+        last, mask = self._reader.empty(len(ended)), None if self._mask is None else np.empty((len(ended), self._mask.shape[1]), bool)
+        for row, slot in enumerate(ended.tolist()):
+            obs = row_of(final, slot)
+            self._read(obs, {name: array[row] for name, array in last.items()}, slot)
+            if mask is not None:
+                self._masks.read_last(obs, infos, slot, mask[row])
+        return last, mask
 
     def _reset_some(self, which: np.ndarray) -> None:
         try:
-            obs, _ = self._env.reset(options={"reset_mask": which.copy()})
+            obs, infos = self._env.reset(options={"reset_mask": which.copy()})
         except (Exception, SystemExit) as error:
             raise env_fault(error, f"in reset(options={{'reset_mask': ...}}) after vector step {self._vector_steps}") from error
-        begun = np.empty_like(self._obs)
+        begun, mask = self._reader.empty(self._n), self._mask
         self._read(obs, begun)
-        self._obs[which] = begun[which]
+        for name, array in self._obs.items():
+            array[which] = begun[name][which]
+        if mask is not None:
+            self._mask = np.empty_like(mask)
+            self._read_masks(obs, infos)
+            self._mask[~which] = mask[~which]
 
-    def _read(self, value: Any, out: np.ndarray, slot: int | None = None) -> None:
+    def _read(self, value: Any, out: Observations, slot: int | None = None) -> None:
         """Copy and check a batch of observations, or the one of `slot`."""
         try:
             self._reader.read(value, out)
         except ValueError as error:
             raise EnvFault(str(error)) from None
-        problem = self._reader.problem(out if slot is None else out[None], check_bounds=self._vector_steps <= BOUNDS_CHECK_STEPS)
+        problem = self._reader.problem(out, check_bounds=self._vector_steps <= BOUNDS_CHECK_STEPS)
         if problem is not None:
             raise self._located(problem[0] if slot is None else slot, problem[1])
+
+    def _read_masks(self, obs: Any, infos: Any) -> None:
+        if self._masks is not None:
+            self._masks.read(obs, infos, self._mask)
+        elif self._must_not_mask and MASK_KEY in infos:
+            raise EnvFault(LATE_MASK)
+
+    def _check_choices(self, mask: np.ndarray | None, slots: np.ndarray) -> None:
+        problem = None if mask is None else self._masks.problem(mask)
+        if problem is not None:
+            raise self._located(int(slots[problem[0]]), problem[1])
 
     def _read_reward(self, value: Any) -> None:
         reward = np.asarray(value)

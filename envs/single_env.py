@@ -10,11 +10,13 @@ import gymnasium as gym
 import numpy as np
 
 from envs.base import EnvFault
+from envs.boundary import BOUNDS_CHECK_STEPS, ObservationReader, read_flag, read_reward
 from envs.factories import EnvFactory, behavior_name
 from envs.faults import env_fault
+from envs.masks import LATE_MASK, MASK_KEY, EnvMasks, mask_method
 from envs.seeding import EnvSeeds
-from envs.spaces import BOUNDS_CHECK_STEPS, ObservationReader, behavior_spec, read_flag, read_reward
-from envs.specs import BehaviorSpec, EnvAction
+from envs.spaces import behavior_spec
+from envs.specs import BehaviorSpec, EnvAction, Observations
 
 DISPLAY_VALUES = 32
 """Elements of an action shown in a message."""
@@ -32,19 +34,23 @@ class Outcome:
     """What one command brought.
 
     Attributes:
-        obs: the observation to act on now, ``[*shape]``, a copy: after an end it is the first of the next episode.
-        first: `obs` is the first of an episode.
+        obs: the observations to act on now, name -> ``[*shape]``, copies: after an end they are the first of the next episode.
+        action_mask: bool ``[W]`` at `obs`, given exactly where the action spec is ``masked``.
+        first: `obs` are the first of an episode.
         reward: of the step; 0 after a `Reset`.
         terminated, truncated: how the episode ended, both False when it goes on.
-        final_obs: the true last observation of the episode that ended, else None.
+        final_obs: the true last observations of the episode that ended, else None.
+        final_action_mask: at `final_obs`; after a termination everything is allowed, and the environment is not asked.
     """
 
-    obs: np.ndarray
+    obs: Observations
+    action_mask: np.ndarray | None
     first: bool
     reward: float = 0.0
     terminated: bool = False
     truncated: bool = False
-    final_obs: np.ndarray | None = None
+    final_obs: Observations | None = None
+    final_action_mask: np.ndarray | None = None
 
 
 class SingleEnv:
@@ -56,7 +62,10 @@ class SingleEnv:
     """
 
     def __init__(self, factory: EnvFactory, made: gym.Env | None = None) -> None:
-        """`made` is what `factory` returned, where it has been called already."""
+        """`made` is what `factory` returned, where it has been called already.
+
+        The behavior is masked if the environment has a method or an observation for it, or if ``factory.masked`` says so.
+        """
         env = factory.make() if made is None else made
         if not isinstance(env, gym.Env):
             raise ValueError(  # noqa: TRY004 - a wrong configuration is a ValueError
@@ -64,17 +73,19 @@ class SingleEnv:
                 "Set env_settings.stepping to auto.")
         self.env = env
         self.name = behavior_name(factory.env, env)
-        self.spec: BehaviorSpec = behavior_spec(getattr(env, "observation_space", None), getattr(env, "action_space", None), self.name)
-        self._reader = ObservationReader(env.observation_space, self.spec.observations[0])
-        observation = self.spec.observations[0]
-        self._obs_shape, self._obs_dtype = (1, *observation.shape), np.dtype(observation.dtype)
+        observation_space, action_space = getattr(env, "observation_space", None), getattr(env, "action_space", None)
+        masked = factory.masked or mask_method(env) is not None
+        self.spec: BehaviorSpec = behavior_spec(observation_space, action_space, self.name, masked)
+        self._reader = ObservationReader(observation_space, self.spec.observations)
+        self._masks = EnvMasks(env, self.spec.action) if self.spec.action.masked else None
+        self._must_not_mask = self._masks is None and bool(self.spec.action.discrete_branches)
         self._steps = 0
 
     def run(self, command: Reset | EnvAction) -> Outcome | EnvFault:
         """Do one command: `Reset`, or one environment-space action. A failure is returned, not raised."""
         try:
             if isinstance(command, Reset):
-                return Outcome(self._reset(command.seeds), first=True)
+                return Outcome(*self._reset(command.seeds), first=True)
             return self._step(command)
         except EnvFault as fault:
             return fault
@@ -83,8 +94,8 @@ class SingleEnv:
         """Close the environment."""
         self.env.close()
 
-    def _reset(self, seeds: EnvSeeds | None) -> np.ndarray:
-        """First observation of a new episode; a fault says that it happened at step 0."""
+    def _reset(self, seeds: EnvSeeds | None) -> tuple[Observations, np.ndarray | None]:
+        """First observations and mask of a new episode; a fault says that it happened at step 0."""
         if seeds is not None:
             self.env.action_space.seed(seeds.action_space)
         try:
@@ -94,7 +105,8 @@ class SingleEnv:
                 raise env_fault(error, "in reset()") from error
             if not isinstance(result, tuple) or len(result) != 2:
                 raise EnvFault(f"reset(): expected (obs, info), received {_describe(result)}")
-            return self._read(result[0])
+            obs, info = result
+            return self._read(obs), self._mask(obs, info)
         except EnvFault as fault:
             fault.step = 0
             raise
@@ -107,28 +119,42 @@ class SingleEnv:
         if not isinstance(result, tuple) or len(result) != 5:
             raise EnvFault(f"step(): expected (obs, reward, terminated, truncated, info), received {_describe(result)}")
         self._steps += 1
+        value, reward, terminated, truncated, info = result
         try:
-            reward = read_reward(result[1])
-            terminated, truncated = read_flag(result[2], "terminated"), read_flag(result[3], "truncated")
+            reward = read_reward(reward)
+            terminated, truncated = read_flag(terminated, "terminated"), read_flag(truncated, "truncated")
         except ValueError as error:
             raise EnvFault(str(error)) from None
-        obs = self._read(result[0])
+        obs = self._read(value)
         if not math.isfinite(reward):
             raise EnvFault(f"non-finite reward {reward}")
         if terminated or truncated:
-            return Outcome(self._reset(None), True, reward, terminated, truncated, obs)
-        return Outcome(obs, False, reward)
+            final_mask = self._final_mask(value, info, terminated)
+            return Outcome(*self._reset(None), True, reward, terminated, truncated, obs, final_mask)
+        return Outcome(obs, self._mask(value, info), False, reward)
 
-    def _read(self, value: Any) -> np.ndarray:
-        out = np.empty(self._obs_shape, self._obs_dtype)
+    def _read(self, value: Any) -> Observations:
+        obs = self._reader.empty(None)
         try:
-            self._reader.read(value, out[0])
+            self._reader.read(value, obs)
         except ValueError as error:
             raise EnvFault(str(error)) from None
-        problem = self._reader.problem(out, check_bounds=self._steps <= BOUNDS_CHECK_STEPS)
+        problem = self._reader.problem(obs, check_bounds=self._steps <= BOUNDS_CHECK_STEPS)
         if problem is not None:
             raise EnvFault(problem[1])
-        return out[0]
+        return obs
+
+    def _mask(self, value: Any, info: Any) -> np.ndarray | None:
+        if self._masks is not None:
+            return self._masks.read(value, info)
+        if self._must_not_mask and isinstance(info, dict) and info.get(MASK_KEY) is not None:
+            raise EnvFault(LATE_MASK)
+        return None
+
+    def _final_mask(self, value: Any, info: Any, terminated: bool) -> np.ndarray | None:
+        if self._masks is None:
+            return None
+        return self._masks.all_allowed() if terminated else self._masks.read(value, info, at_end=True)
 
 
 def plain_action(action: Any) -> Any:

@@ -1,13 +1,13 @@
 """What an environment says of its agents: observation, action and behavior specs, and the arrays of one step.
 
-Letters: ``n`` agents in a batch, ``C`` continuous action dimensions, ``B`` discrete branches.
+Letters: ``n`` agents in a batch, ``C`` continuous action dimensions, ``B`` discrete branches, ``W`` choices of all branches together.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -18,19 +18,39 @@ EnvAction = np.ndarray | np.integer | tuple[Any, ...] | dict[str, Any]
 """One action as the environment's space wants it: an array, a NumPy integer for Discrete, or a tuple or dict of actions."""
 
 
+ObservationKind = Literal["vector", "categorical", "binary", "image"]
+"""What the numbers of an observation are.
+
+- ``"vector"``: quantities. A Box that is no image, flattened for the networks.
+- ``"categorical"``: choices (Discrete, MultiDiscrete), which networks see one-hot.
+- ``"binary"``: flags (MultiBinary), which networks see as 0 and 1.
+- ``"image"``: pixels, for a visual encoder.
+"""
+
+
 @dataclass(frozen=True)
 class ObservationSpec:
-    """One named observation of an agent.
+    """One named observation of an agent: a simple space, alone or inside a Dict or Tuple.
 
     Attributes:
-        name: key of the observation; ``"obs"`` where the space is not a dictionary.
-        shape: shape of one agent's observation, without the batch dimension.
+        name: ``"obs"`` where the space is not a Dict or Tuple, else its keys and positions on the way, joined by ``/``.
+        shape: shape of one agent's observation, without the batch dimension; ``(1,)`` for a single number.
         dtype: NumPy dtype name; arrays are stored in it, never widened.
+        kind: what the numbers are.
+        path: how to get there from the whole: a position (int) for every Tuple and a key (str) for every Dict on the way.
+        choices: of a ``"categorical"`` one, the number of choices of each element, in C order.
+        starts: its first values, one for each element.
+        is_uint8_image: of an ``"image"``: dtype uint8 with the bounds 0 and 255, so that pixels are scaled to [0, 1] in the network.
     """
 
     name: str
     shape: tuple[int, ...]
     dtype: str = "float32"
+    kind: ObservationKind = "vector"
+    path: tuple[int | str, ...] = ()
+    choices: tuple[int, ...] = ()
+    starts: tuple[int, ...] = ()
+    is_uint8_image: bool = False
 
     @property
     def size(self) -> int:
@@ -54,6 +74,7 @@ class ActionSpec:
         shape, dtype: shape and NumPy dtype name of one action as the environment wants it; () and ``""`` for ``"hybrid"``.
         parts: the simple spaces of a ``"hybrid"`` one, in its own order; the continuous dimensions and the branches above are
             theirs, one part after the other. Empty for every other kind.
+        masked: the environment says which choices of the discrete branches are allowed.
     """
 
     kind: str
@@ -65,6 +86,12 @@ class ActionSpec:
     shape: tuple[int, ...] = ()
     dtype: str = "int64"
     parts: tuple[ActionPart, ...] = ()
+    masked: bool = False
+
+    @property
+    def choices(self) -> int:
+        """W, the width of an action mask."""
+        return sum(self.discrete_branches)
 
 
 @dataclass(frozen=True)
@@ -85,6 +112,17 @@ def path_text(path: Iterable[int | str]) -> str:
     return "".join(f"[{key!r}]" for key in path)
 
 
+def observation_part(observation: ObservationSpec, value: Any) -> Any:
+    """The part of a whole observation, as the environment gives it, that `observation` names.
+
+    Raises:
+        KeyError, IndexError, TypeError: it is not there.
+    """
+    for key in observation.path:
+        value = value[key]
+    return value
+
+
 def hybrid_action(parts: Iterable[ActionPart]) -> ActionSpec:
     """The spec of a Tuple or Dict with `parts`, given in the order of the space."""
     parts = tuple(parts)
@@ -98,10 +136,15 @@ def hybrid_action(parts: Iterable[ActionPart]) -> ActionSpec:
 
 @dataclass(frozen=True)
 class BehaviorSpec:
-    """Observations and actions shared by all agents of one behavior."""
+    """Observations and actions shared by all agents of one behavior.
+
+    Attributes:
+        left_out: names of the parts of a Dict or Tuple of observations that are text, which networks do not take in.
+    """
 
     observations: tuple[ObservationSpec, ...]
     action: ActionSpec
+    left_out: tuple[str, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
         """Plain dict for ``json.dump``; read back with `from_json`."""
@@ -113,6 +156,7 @@ class BehaviorSpec:
         return cls(
             observations=tuple(ObservationSpec(**_with_tuples(o)) for o in data["observations"]),
             action=_action_from_json(data["action"]),
+            left_out=tuple(data.get("left_out", ())),
         )
 
 
@@ -148,14 +192,15 @@ class DecisionSteps:
         obs: current observations, name -> ``[n, *shape]``. Valid until the next `poll` of the env.
         reward: float32 ``[n]``, received since the agent's previous decision; 0 at the first decision of an episode.
         first: bool ``[n]``, the agent's first decision of an episode.
-        action_mask: per branch bool ``[n, n_b]``, True = allowed; None when nothing is masked.
+        action_mask: bool ``[n, W]``, True = allowed, one branch after the other; given exactly where the action spec is ``masked``.
+            At least one choice of each branch is allowed. Valid as long as `obs`.
     """
 
     agent_id: np.ndarray
     obs: Observations
     reward: np.ndarray
     first: np.ndarray
-    action_mask: tuple[np.ndarray, ...] | None = None
+    action_mask: np.ndarray | None = None
 
     def __len__(self) -> int:
         return len(self.agent_id)
@@ -171,6 +216,7 @@ class TerminalSteps:
         reward: float32 ``[n]``, received since the agent's last decision.
         terminated: bool ``[n]``, the task ended: no bootstrap. Wins when both are set.
         truncated: bool ``[n]``, we stopped watching: bootstrap from ``obs``.
+        action_mask: bool ``[n, W]`` at ``obs``, as in `DecisionSteps`; all True where the environment gave none at an end.
     """
 
     agent_id: np.ndarray
@@ -178,6 +224,7 @@ class TerminalSteps:
     reward: np.ndarray
     terminated: np.ndarray
     truncated: np.ndarray
+    action_mask: np.ndarray | None = None
 
     def __len__(self) -> int:
         return len(self.agent_id)
@@ -188,6 +235,7 @@ def no_terminal_steps(spec: BehaviorSpec) -> TerminalSteps:
     return TerminalSteps(
         agent_id=np.empty(0, np.int64), obs={o.name: np.empty((0, *o.shape), o.dtype) for o in spec.observations},
         reward=np.empty(0, np.float32), terminated=np.empty(0, bool), truncated=np.empty(0, bool),
+        action_mask=np.empty((0, spec.action.choices), bool) if spec.action.masked else None,
     )
 
 

@@ -8,6 +8,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
+try:
+    from resource import RUSAGE_THREAD, getrusage
+except ImportError:  # Windows; macOS has no RUSAGE_THREAD
+    getrusage = None
+
 from envs.copies import Workers
 from envs.factories import EnvFactory
 from envs.inline import InlineWorkers
@@ -29,14 +34,21 @@ WORTH_A_PROCESS_S = 1e-3
 
 @dataclass(frozen=True)
 class StepCost:
-    """Median seconds of one step: by the clock, and on the processor."""
+    """What one step costs.
+
+    Attributes:
+        wall_s, cpu_s: median seconds by the clock, and on the processor.
+        waits: the thread gave the processor up by itself in most steps, so that a short `cpu_s` is not because others took it away;
+            True where the system does not tell.
+    """
 
     wall_s: float
     cpu_s: float
+    waits: bool = True
 
     def best_stepping(self) -> str:
         """``"threads"`` for what waits, ``"processes"`` for slow Python, ``"inline"`` for the rest."""
-        if self.wall_s >= WORTH_A_THREAD_S and self.cpu_s < WAITING_SHARE * self.wall_s:
+        if self.waits and self.wall_s >= WORTH_A_THREAD_S and self.cpu_s < WAITING_SHARE * self.wall_s:
             return "threads"
         return "processes" if self.cpu_s >= WORTH_A_PROCESS_S else "inline"
 
@@ -46,17 +58,23 @@ def measure(copy: SingleEnv, seed: np.random.SeedSequence) -> StepCost:
 
     A failure ends the measurement early: the copies that are used will report theirs with its place.
     """
-    walls, cpus = [0.0], [0.0]
+    walls, cpus, waits = [0.0], [0.0], [0]
     outcome = copy.run(Reset(env_seeds(seed, 0, 0)))
     deadline = time.perf_counter() + MEASURE_S
     while isinstance(outcome, Outcome) and len(walls) <= MEASURE_STEPS and (len(walls) < 3 or time.perf_counter() < deadline):
         action = copy.env.action_space.sample()
-        wall, cpu = time.perf_counter(), time.thread_time()
+        wall, cpu, given_up = time.perf_counter(), time.thread_time(), _times_given_up()
         outcome = copy.run(action)
         walls.append(time.perf_counter() - wall)
         cpus.append(time.thread_time() - cpu)
+        waits.append(_times_given_up() - given_up)
     # The first step may compile, load or cache something; the median leaves it out, and resets too.
-    return StepCost(statistics.median(walls), statistics.median(cpus))
+    return StepCost(statistics.median(walls), statistics.median(cpus), getrusage is None or statistics.median(waits) > 0)
+
+
+def _times_given_up() -> int:
+    """How often this thread has given the processor up by itself, to sleep or to wait."""
+    return 0 if getrusage is None else getrusage(RUSAGE_THREAD).ru_nvcsw
 
 
 def make_workers(factory: EnvFactory, num_envs: int, stepping: str, first_env_index: int) -> Workers:

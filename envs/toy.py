@@ -1,4 +1,8 @@
-"""Tiny worlds whose every value is known beforehand: for tests, and as first environments to try (``env: "envs.toy:CountObs"``)."""
+"""Tiny worlds whose every value is known beforehand: for tests, and as first environments to try (``env: "envs.toy:CountObs"``).
+
+More of them: `envs.toy_memory` (what was seen has to be remembered), `envs.toy_masks` (choices that are not allowed) and
+`envs.toy_audit` (observations of every kind).
+"""
 
 from __future__ import annotations
 
@@ -6,7 +10,7 @@ import math
 import os
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import gymnasium as gym
@@ -22,7 +26,7 @@ def _box(size: int) -> spaces.Box:
     return spaces.Box(-np.inf, np.inf, (size,), np.float32)
 
 
-class _Toy(gym.Env):
+class Toy(gym.Env):
     """Counts steps and episodes; the world is in `_observe`, `_reward` and `_act`.
 
     Args:
@@ -60,7 +64,7 @@ class _Toy(gym.Env):
         return 0.0
 
 
-class ConstReward(_Toy):
+class ConstReward(Toy):
     """A constant observation and the same `reward` at every step."""
 
     def __init__(self, length: int = 10, reward: float = 1.0, end: str = "terminated") -> None:
@@ -71,7 +75,7 @@ class ConstReward(_Toy):
         return self.reward
 
 
-class TwoStepTerminal(_Toy):
+class TwoStepTerminal(Toy):
     """A → B → end, with rewards 0 and 1. Observations are one-hot: A, B, end."""
 
     observation_space = _box(3)
@@ -86,7 +90,7 @@ class TwoStepTerminal(_Toy):
         return float(self.steps == 2)
 
 
-class CountObs(_Toy):
+class CountObs(Toy):
     """Observation (episode, step), both from 0; the reward of a step is its number, from 1: everything stored can be audited.
 
     Args:
@@ -113,28 +117,11 @@ class CountObs(_Toy):
         return float(self.steps)
 
 
-class RandomObs(_Toy):
+class RandomObs(Toy):
     """Observation: a number drawn uniformly from [0, 1) by the environment's own generator, at every reset and step."""
 
     def _observe(self) -> np.ndarray:
         return self.np_random.uniform(size=1).astype(np.float32)
-
-
-class MutatingObs(CountObs):
-    """`CountObs` that returns the same array object every step, changed in place, and scribbles on the action it was given."""
-
-    action_space = spaces.Box(-1.0, 1.0, (2,), np.float32)
-
-    def __init__(self, length: int = 10, end: str = "truncated") -> None:
-        super().__init__(length, end)
-        self._obs = np.zeros(2, np.float32)
-
-    def _act(self, action: np.ndarray) -> None:
-        action[:] = np.nan
-
-    def _observe(self) -> np.ndarray:
-        self._obs[:] = self.episode, self.steps
-        return self._obs
 
 
 ACTION_SPACES = {
@@ -178,7 +165,7 @@ def simple_parts(space: spaces.Space, action: Any) -> Iterator[tuple[spaces.Spac
         yield space, action
 
 
-class EchoAction(_Toy):
+class EchoAction(Toy):
     """Insists that every action is in its space, with the very dtypes and shapes; the last one is in the observation, flattened.
 
     Args:
@@ -209,7 +196,7 @@ class EchoAction(_Toy):
         return self._last.copy()
 
 
-class NaNAt(_Toy):
+class NaNAt(Toy):
     """`CountObs`-like vector of `size` whose element `index`, or whose reward, is `value` at step `n` of episode `episode`.
 
     Args:
@@ -235,7 +222,7 @@ class NaNAt(_Toy):
         return self._value if self._bad("reward") else 0.0
 
 
-class CrashAt(_Toy):
+class CrashAt(Toy):
     """Fails at step `n` of its life.
 
     Args:
@@ -260,7 +247,7 @@ class CrashAt(_Toy):
             time.sleep(3600.0)
 
 
-class SlowStep(_Toy):
+class SlowStep(Toy):
     """Waits in every step.
 
     Args:
@@ -283,39 +270,51 @@ class SlowStep(_Toy):
 class SimpleEnvironment(gym.Env):
     """Go to the side that the observation shows, in every dimension: the smallest world that tells learning from luck.
 
-    A goal g ∈ {-1, +1} is drawn for each episode, and every observation is g. Each dimension has a position p = 0; an action
-    moves it by at most `step_size`, within [-1, 1]. The episode terminates when every p is -1 or +1. Each step but the last
-    costs 0.01; the last pays the mean of p·g times ``1 + 0.01 · (int(1 / step_size) + 1)``. A perfect episode totals about 1,
-    one that goes the wrong way about -1.
+    A goal g ∈ {-1, +1} is drawn for each episode, and every element of every observation is g. Each dimension has a position
+    p = 0; an action moves it by at most `step_size`, within [-1, 1]. The episode terminates when every p is -1 or +1. Each step
+    but the last costs 0.01; the last pays the mean of p·g times ``1 + 0.01 · (int(1 / step_size) + 1)``. A perfect episode
+    totals about 1, one that goes the wrong way about -1.
 
     Args:
         action: ``"discrete"`` (branches of 2: 0 → -step, 1 → +step), ``"continuous"`` (clipped to ±step) or ``"hybrid"`` (a Tuple
             of both).
         dimensions: number of branches or continuous dimensions; ``"hybrid"`` has so many of each, that is twice the positions.
         step_size: largest move of one step.
+        num_vector, num_visual: observations that are vectors and images (float32). A single one is the observation itself,
+            several are a Dict of ``vector_0``, …, ``visual_0``, ….
+        vector_size: elements of each vector.
+        vis_obs_size: shape of each image.
 
     Source: Unity ML-Agents' ``SimpleEnvironment`` of its learning tests, told anew.
     """
 
     TIME_PENALTY = 0.01
 
-    def __init__(self, action: str = "discrete", dimensions: int = 1, step_size: float = 0.2) -> None:
+    def __init__(
+        self, action: str = "discrete", dimensions: int = 1, step_size: float = 0.2, num_vector: int = 1, num_visual: int = 0,
+        vector_size: int = 1, vis_obs_size: Sequence[int] = (20, 20, 3),
+    ) -> None:
         continuous = spaces.Box(-1.0, 1.0, (dimensions,), np.float32)
         discrete = spaces.Discrete(2) if dimensions == 1 else spaces.MultiDiscrete([2] * dimensions)
         action_spaces = {"discrete": discrete, "continuous": continuous, "hybrid": spaces.Tuple((continuous, discrete))}
         if action not in action_spaces:
             raise ValueError(f"action: expected 'discrete', 'continuous' or 'hybrid', received {action!r}")
-        self.observation_space = spaces.Box(-1.0, 1.0, (1,), np.float32)
+        if num_vector + num_visual < 1:
+            raise ValueError(f"expected at least one observation, received num_vector={num_vector} and num_visual={num_visual}")
+        shapes = {f"vector_{i}": (vector_size,) for i in range(num_vector)}
+        shapes.update((f"visual_{i}", tuple(vis_obs_size)) for i in range(num_visual))
+        boxes = {name: spaces.Box(-1.0, 1.0, shape, np.float32) for name, shape in shapes.items()}
+        self.observation_space = spaces.Dict(boxes) if len(boxes) > 1 else boxes.popitem()[1]
         self.action_space = action_spaces[action]
         self._step_size = step_size
         self._success_reward = 1.0 + self.TIME_PENALTY * (int(1 / step_size) + 1)
-        self._goal = 1
+        self._goal, self._steps = 1, 0
         self._positions = np.zeros(2 * dimensions if action == "hybrid" else dimensions)
 
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[np.ndarray, dict[str, Any]]:
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         """Draw a goal."""
         super().reset(seed=seed)
-        self._goal = int(self.np_random.choice((-1, 1)))
+        self._goal, self._steps = int(self.np_random.choice((-1, 1))), 0
         self._positions[:] = 0.0
         return self._observe(), {}
 
@@ -325,14 +324,21 @@ class SimpleEnvironment(gym.Env):
             np.ravel(part) if isinstance(space, spaces.Box) else (2.0 * np.ravel(part) - 1.0) * self._step_size
             for space, part in simple_parts(self.action_space, action)
         ])
+        self._steps += 1
         self._positions = np.clip(self._positions + np.clip(moves, -self._step_size, self._step_size), -1.0, 1.0)
         # Ten steps of 0.1 sum up to 1 but for rounding.
         terminated = bool((np.abs(self._positions) >= 1.0 - 1e-9).all())
         reward = self._success_reward * float(np.mean(self._positions * self._goal)) if terminated else -self.TIME_PENALTY
         return self._observe(), reward, terminated, False, {}
 
-    def _observe(self) -> np.ndarray:
-        return np.array([self._goal], np.float32)
+    def _observe(self) -> Any:
+        if isinstance(self.observation_space, spaces.Dict):
+            return {name: np.full(box.shape, self._shown(), np.float32) for name, box in self.observation_space.spaces.items()}
+        return np.full(self.observation_space.shape, self._shown(), np.float32)
+
+    def _shown(self) -> int:
+        """What the observations are filled with."""
+        return self._goal
 
 
 def count_vector(num_envs: int, autoreset_mode: str, length: int = 3, end: str = "terminated", vary: bool = False,

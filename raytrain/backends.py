@@ -47,6 +47,9 @@ class Backend(Protocol):
     def poll(self, timeout_s: float) -> News:
         """News, waiting up to `timeout_s` for some."""
 
+    def interrupt(self) -> None:
+        """A signal has come (called from its handler): leave off what can be left off, so that the next `poll` returns soon."""
+
     def manager_states(self) -> dict[str, dict]:
         """Random-number state of each env manager by name, for a checkpoint; the last known one of those that do not answer."""
 
@@ -96,6 +99,10 @@ class LocalBackend:
                         return self._news()
             self._loop.advance(0.0)
         return self._news()
+
+    def interrupt(self) -> None:
+        if self._loop is not None:
+            self._loop.request_stop()  # it may owe updates for minutes, all in one turn
 
     @contextmanager
     def _faults(self) -> Iterator[None]:

@@ -1,17 +1,26 @@
-"""What is checked before a run starts anything: the environment, and whether memory is enough."""
+"""What is checked before a run starts anything: the environment, the networks, and whether memory is enough."""
 
 from __future__ import annotations
 
 import shutil
+import sysconfig
+import traceback
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import psutil
 
+from envs.factories import EnvOptions
 from envs.specs import BehaviorSpec
 from raytrain.config import check_behaviors
-from raytrain.errors import ConfigError, RunFault
+from raytrain.config_problems import contains
+from raytrain.errors import ConfigError, Problem, RunFault
 from raytrain.plan import Plan
 from raytrain.settings import RunConfig
+from trainers.architecture import Architecture, ArchitectureError
+from trainers.networks import body_width
+from trainers.settings import NetworkSettings, SACSettings
 
 
 def check_name_early(config: RunConfig) -> None:
@@ -20,6 +29,12 @@ def check_name_early(config: RunConfig) -> None:
         from envs.factories import behavior_name
 
         check_behaviors(config, [behavior_name(config.env)])
+
+
+def env_options(config: RunConfig) -> EnvOptions:
+    """What the file puts around each environment."""
+    env = config.env_settings
+    return EnvOptions(frame_stack=env.frame_stack, action_repeat=env.action_repeat, atari_preprocessing=env.atari_preprocessing)
 
 
 def probe(config: RunConfig, import_dirs: tuple[str, ...]) -> dict[str, BehaviorSpec]:
@@ -33,18 +48,95 @@ def probe(config: RunConfig, import_dirs: tuple[str, ...]) -> dict[str, Behavior
     from envs.gymnasium_env import probe_spec
 
     try:
-        return probe_spec(config.env, config.env_kwargs, import_dirs)
+        return probe_spec(config.env, config.env_kwargs, import_dirs, env_options(config), config.env_settings.stepping)
     except EnvFault as fault:
         raise RunFault.of(config.env, fault) from fault
     except ValueError as error:
         raise ConfigError([config.document.problem(("env",), config.env, str(error))], config.document.name) from error
 
 
-def check_replay(config: RunConfig, plan: Plan, here: bool) -> list[str]:
-    """Refuse a replay buffer that there is no memory for, or that the running trajectories of all agents would fill.
+def check_networks(config: RunConfig, plan: Plan) -> list[str]:
+    """Refuse network settings that do not suit the observations. A Keras model of the user's is made once.
+
+    Returns:
+        A sentence for each setting that has no effect on these observations.
+
+    Raises:
+        ConfigError: with the path of the setting.
+        RunFault: the user's own code, which makes the model, raised.
+    """
+    plan.prepare(plan.trainer_threads)
+    try:
+        arch = plan.architecture
+        body_width(arch)  # of a model of the user's, its outputs
+    except ArchitectureError as error:
+        if (fault := _users_fault(plan, error.__cause__)) is not None:
+            raise fault from error
+        problem = behavior_problem(config, plan.behavior, ("network_settings", *error.key), error.value, str(error))
+        raise ConfigError([problem], config.document.name) from error
+    return [f"{plan.behavior}: {sentence}" for sentence in _unused(plan, arch)]
+
+
+def _users_fault(plan: Plan, error: BaseException | None) -> RunFault | None:
+    """What the user's own code raised, with their file and line; None where it was not their code."""
+    here = Path(__file__).parents[1]
+    packages = [str(here / name) for name in ("envs", "trainers", "raytrain")]
+    others = (*packages, *(sysconfig.get_path(name) for name in ("purelib", "platlib", "stdlib")), "<frozen")
+    tb = error.__traceback__ if error is not None else None
+    while tb is not None and tb.tb_frame.f_code.co_filename.startswith(others):
+        tb = tb.tb_next
+    if tb is None:
+        return None
+    frame = [f for f in traceback.extract_tb(tb) if not f.filename.startswith(others)][-1]
+    text = f"network_settings.model {plan.settings.network_settings.model}: {type(error).__name__}: {error}"
+    users = "".join(traceback.format_exception(type(error), error, tb))
+    return RunFault(f"{text}\n  at {frame.filename}:{frame.lineno} ({frame.name})", users, "".join(traceback.format_exception(error)))
+
+
+def behavior_problem(config: RunConfig, behavior: str, keys: Sequence[str], value: Any, message: str) -> Problem:
+    """A problem of a setting of `behavior`, placed where most of its path is written: in the behavior itself or ``default_settings``."""
+    roots, data = (("behaviors", behavior), ("default_settings",)), config.document.data
+    written = [max(n for n in range(-1, len(keys) + 1) if n < 0 or contains(data, (*root, *keys[:n]))) for root in roots]
+    root = roots[1] if written[1] > written[0] else roots[0]
+    return config.document.problem((*root, *keys), value, message)
+
+
+def _unused(plan: Plan, arch: Architecture) -> list[str]:
+    """One sentence for each network setting that nothing reads, given what is observed."""
+    network, found = plan.settings.network_settings, []
+    own_model, critics = network.model is not None, isinstance(plan.settings, SACSettings)
+
+    def say(key: str, why: str) -> None:
+        value = getattr(network, key)
+        if value != NetworkSettings.model_fields[key].default:
+            shown = list(value) if isinstance(value, tuple) else value
+            found.append(f"network_settings.{key}={shown} is not used: {why}.")
+
+    encoders = {name for name, settings in network.observations.items() if settings.encoder}
+    if not arch.images:
+        say("vis_encode_type", "no observation is an image")
+    elif own_model:
+        say("vis_encode_type", f"the model {network.model} takes the images in")
+        for name in sorted(encoders):
+            found.append(f"network_settings.observations.{name}.encoder is not used: the model {network.model} takes the images in.")
+    elif encoders.issuperset(image.name for image in arch.images):
+        say("vis_encode_type", "every image has an encoder of its own in network_settings.observations")
+    if own_model and not critics:
+        for key in ("hidden_units", "num_layers", "layers", "activation"):
+            say(key, f"the model {network.model} stands in place of the dense layers")
+    elif network.layers is not None and not arch.images and not (critics and network.memory is not None):
+        say("hidden_units", "network_settings.layers has the widths")
+    if network.normalize and not arch.normalized:
+        say("normalize", "no observation is a vector that could be normalised")
+    return found
+
+
+def check_memory(config: RunConfig, plan: Plan, here: bool) -> list[str]:
+    """Refuse a buffer that there is no memory for, or a replay buffer that the running trajectories of all agents would fill.
 
     Args:
-        here: the trainer will be on this machine; otherwise its memory is not known, and a warning is all there can be.
+        here: the trainer and all env managers will be on this machine; otherwise their memory is not known, and a warning is all
+            there can be.
 
     Returns:
         The warning, if there is one.
@@ -52,26 +144,42 @@ def check_replay(config: RunConfig, plan: Plan, here: bool) -> list[str]:
     Raises:
         ConfigError: with both figures, and the ``buffer_size`` that fits.
     """
-    need, free = plan.replay_bytes(), psutil.virtual_memory().available
-    if not need:
+    size, agents = plan.settings.hyperparameters.buffer_size, len(plan.managers) * plan.agents
+    off_policy = isinstance(plan.settings, SACSettings)
+    if off_policy and size < 2 * agents:
+        room = f"expected room for two frames of each of the {agents:,} agents, received buffer_size={size:,}"
+        raise _buffer_error(config, plan, f"{room}; raise it to {2 * agents:,} or far more")
+    need, free = plan.buffer_bytes(), psutil.virtual_memory().available
+    collecting = len(plan.managers) * plan.collecting_bytes()
+    if need + collecting <= free:
         return []
-    hyper, agents = plan.settings.hyperparameters, len(plan.managers) * plan.agents
-    need *= 4 if hyper.save_replay_buffer else 1  # the copy that is saved, its encoding, and the one that travels
-    size, message = hyper.buffer_size, ""
-    if size < 2 * agents:
-        message = f"expected room for two frames of each of the {agents:,} agents, received buffer_size={size:,}; raise it to {2 * agents:,} or far more"
-    elif need > free:
-        saving = " (four times its own size, with save_replay_buffer)" if hyper.save_replay_buffer else ""
-        message = (
-            f"expected a replay buffer that fits into memory, received one of {size:,} frames, which takes {need / 1e9:,.1f} GB{saving} where "
-            f"{free / 1e9:,.1f} GB are free; about {int(size * 0.8 * free / need):,} frames fit"
-        )
-        if not here:
-            return [f"{plan.behavior}: a replay buffer of {size:,} frames takes {need / 1e9:,.1f} GB on the trainer's machine; this one has {free / 1e9:,.1f} GB free"]
-    if message:
-        path = ("behaviors", plan.behavior, "hyperparameters", "buffer_size")
-        raise ConfigError([config.document.problem(path, size, message)], config.document.name)
-    return []
+    what = f"a replay buffer of {size:,} frames" if off_policy else f"a buffer of {size:,} agent steps"
+    takes = f"takes {_gigabytes(need)}{_why(plan)}"
+    beside = f", and collecting takes {_gigabytes(collecting)}" if collecting > need / 10 else ""
+    if not here:
+        return [f"{plan.behavior}: {what} {takes} on the trainer's machine{beside}; this one has {_gigabytes(free)} free"]
+    if collecting >= 0.8 * free:
+        fits = "lower env_settings.num_envs, distributed.num_env_managers or time_horizon"
+    else:
+        fits = f"about {int(size * (0.8 * free - collecting) / need):,} {'frames' if off_policy else 'agent steps'} fit"
+    received = f"expected {what} to fit into memory, received one that {takes}{beside}"
+    raise _buffer_error(config, plan, f"{received}, where {_gigabytes(free)} are free; {fits}")
+
+
+def _buffer_error(config: RunConfig, plan: Plan, message: str) -> ConfigError:
+    path, size = ("hyperparameters", "buffer_size"), plan.settings.hyperparameters.buffer_size
+    return ConfigError([behavior_problem(config, plan.behavior, path, size, message)], config.document.name)
+
+
+def _why(plan: Plan) -> str:
+    """What makes the memory of a buffer more than its rows."""
+    if not isinstance(plan.settings, SACSettings):
+        return f" ({plan.max_rows():,} agent steps with those that may come while it learns, as they came and as they are learnt from)"
+    return " (four times its own size, with save_replay_buffer)" if plan.settings.hyperparameters.save_replay_buffer else ""
+
+
+def _gigabytes(size: float) -> str:
+    return f"{size / 1e9:,.1f} GB"
 
 
 def small_shared_memory() -> list[str]:

@@ -148,6 +148,9 @@ class RayBackend:
         for actor in self._actors.values():
             actor.start.remote()
 
+    def interrupt(self) -> None:
+        """Nothing: the actors go on until `stop`, and `poll` never waits for them."""
+
     def poll(self, timeout_s: float) -> News:
         deadline = time.monotonic() + timeout_s
         for name, actor in self._actors.items():

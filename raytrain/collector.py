@@ -12,24 +12,30 @@ from envs.specs import BehaviorSpec, DecisionSteps, Observations, TerminalSteps
 from trainers.policy import PolicyOutput
 from trainers.trajectory import TrajectoryBatch, concatenate, empty_batch
 
+TAPE_ROWS = 64
+"""Length of an env manager's tapes (agent steps) where ``time_horizon`` is not longer. Every slot has its own: 64 slots of images of
+84 × 84 × 4 bytes take 116 MB, and twice that with a ``time_horizon`` of 128."""
+
 
 class _Ends:
     """Marks of finished trajectories that are still on the tapes: one entry per call, each for several slots."""
 
     def __init__(self) -> None:
-        self.parts: list[tuple[np.ndarray, ...]] = []
+        self.parts: list[dict[str, np.ndarray]] = []
         self.next_obs: list[Observations] = []
         self.rows = 0
 
-    def add(self, slot, start, stop, terminated, truncated, episode, next_obs: Observations) -> None:
-        self.parts.append((slot, start, stop, terminated, truncated, episode))
+    def add(self, next_obs: Observations, **columns: np.ndarray) -> None:
+        self.parts.append(columns)
         self.next_obs.append(next_obs)
-        self.rows += int((stop - start).sum())
+        self.rows += int((columns["stop"] - columns["start"]).sum())
 
-    def joined(self) -> tuple[list[np.ndarray], Observations]:
-        columns = [np.concatenate(c) for c in zip(*self.parts)]
-        obs = {k: np.concatenate([o[k] for o in self.next_obs]) for k in self.next_obs[0]}
-        return columns, obs
+    def joined(self) -> tuple[dict[str, np.ndarray], Observations]:
+        """Everything by slot and time."""
+        columns = {k: np.concatenate([part[k] for part in self.parts]) for k in self.parts[0]}
+        order = np.lexsort((columns["start"], columns["slot"]))
+        obs = {k: np.concatenate([o[k] for o in self.next_obs])[order] for k in self.next_obs[0]}
+        return {k: v[order] for k, v in columns.items()}, obs
 
 
 class Collector:
@@ -37,17 +43,22 @@ class Collector:
 
     Invariants: a trajectory is one agent, one episode, consecutive steps, at most `time_horizon` long. A row is the
     observation an agent acted on, its action with the log-prob and version of the policy that acted, and the reward that
-    followed. Copies are made here, at the env's boundary (an env may reuse its arrays).
+    followed; with an action mask where the spec is masked, and with the policy's memory before the step where it is recurrent.
+    Copies are made here, at the env's boundary (an env may reuse its arrays): one onto the tape, one in `take`.
 
     Args:
         spec: observations and actions.
         num_slots: agent slots of the env.
         time_horizon: longest trajectory (agent steps).
         capacity: length of each tape (agent steps); at least `time_horizon`.
+        memory_size: M of a recurrent policy; 0 without one.
     """
 
-    def __init__(self, spec: BehaviorSpec, num_slots: int, time_horizon: int, capacity: int | None = None) -> None:
+    def __init__(
+        self, spec: BehaviorSpec, num_slots: int, time_horizon: int, capacity: int | None = None, memory_size: int = 0
+    ) -> None:
         self.spec = spec
+        self.memory_size = memory_size
         self.time_horizon = time_horizon
         self.capacity = max(capacity or 0, time_horizon)
         shape = (num_slots, self.capacity)
@@ -57,6 +68,8 @@ class Collector:
         self._log_prob = np.empty(shape, np.float32)
         self._reward = np.empty(shape, np.float32)
         self._version = np.empty(shape, np.int64)
+        self._mask = np.empty((*shape, spec.action.choices), bool) if spec.action.masked else None
+        self._memory = np.empty((*shape, memory_size), np.float32) if memory_size else None
         self._position = np.zeros(num_slots, np.int64)  # next row to write
         self._start = np.zeros(num_slots, np.int64)  # first row of the running trajectory
         self._pending = np.zeros(num_slots, bool)  # acted, result not here yet
@@ -101,6 +114,10 @@ class Collector:
             self._discrete[at] = output.actions.discrete
         self._log_prob[at] = output.log_prob
         self._version[at] = version
+        if self._mask is not None:
+            self._mask[at] = steps.action_mask
+        if self._memory is not None:
+            self._memory[at] = output.memory
         self._pending[at[0]] = True
         self._fill += 1
 
@@ -114,7 +131,7 @@ class Collector:
         self._finished_returns.append(self._return[ids].copy())
         self._finished_lengths.append(self._length[ids].copy())
         terminated = steps.terminated[acted]
-        self._mark(ids, terminated, steps.truncated[acted] & ~terminated, {k: v[acted] for k, v in steps.obs.items()})
+        self._mark(ids, terminated, steps.truncated[acted] & ~terminated, steps, acted)
         self._episode[steps.agent_id] = -1
         self._length[steps.agent_id] = 0
 
@@ -128,27 +145,30 @@ class Collector:
             old = ~first
             ids, reward = steps.agent_id[old], steps.reward[old]
         else:
-            old, ids, reward = None, steps.agent_id, steps.reward
+            ids, reward = steps.agent_id, steps.reward
         self._complete(ids, reward)
         if self._fill >= self.time_horizon:  # no trajectory can be longer than the fullest tape
-            full = self._position[ids] - self._start[ids] >= self.time_horizon
+            full = self._position[steps.agent_id] - self._start[steps.agent_id] >= self.time_horizon
             if full.any():
-                obs = steps.obs if old is None else {k: v[old] for k, v in steps.obs.items()}
-                self.cut(ids[full], {k: v[full] for k, v in obs.items()})
+                self.cut(steps, full)
 
-    def cut(self, agent_id: np.ndarray, obs: Observations) -> None:
-        """End running trajectories here; the episodes go on. `obs` are the observations that follow their last rows."""
-        has_rows = self._position[agent_id] > self._start[agent_id]
-        if not has_rows.all():
-            agent_id, obs = agent_id[has_rows], {k: v[has_rows] for k, v in obs.items()}
-        if len(agent_id):
-            no = np.zeros(len(agent_id), bool)
-            self._mark(agent_id, no, no, obs)
+    def cut(self, steps: DecisionSteps, which: np.ndarray) -> None:
+        """End running trajectories here; the episodes go on.
+
+        Args:
+            steps: recorded already; their observations are what follows the last rows.
+            which: bool ``[n]``, the agents of `steps` whose trajectory ends; nothing happens to one without a row.
+        """
+        which = which & (self._position[steps.agent_id] > self._start[steps.agent_id])
+        ids = steps.agent_id[which]
+        if len(ids):
+            no = np.zeros(len(ids), bool)
+            self._mark(ids, no, no, steps, which)
 
     def take(self) -> TrajectoryBatch:
         """All finished trajectories and episodes since the last call, ordered by slot and time within each part of the tape."""
         self._spill()
-        batch = concatenate(self._spilled) if self._spilled else empty_batch(self.spec)
+        batch = concatenate(self._spilled) if self._spilled else empty_batch(self.spec, self.memory_size)
         self._spilled, self._spilled_rows = [], 0
         if self._finished_returns:
             batch.episode_return = np.concatenate(self._finished_returns)
@@ -187,10 +207,16 @@ class Collector:
         self._length[ids] += 1
         self.agent_steps += len(ids)
 
-    def _mark(self, ids, terminated, truncated, next_obs: Observations) -> None:
+    def _mark(self, ids, terminated, truncated, steps: DecisionSteps | TerminalSteps, which: np.ndarray) -> None:
+        """Note where the trajectories of `ids` end; what follows are the rows `which` (bool ``[n]``) of `steps`, copied here."""
         start, stop = self._start[ids], self._position[ids]
-        copies = {k: np.array(v, copy=True) for k, v in next_obs.items()}
-        self._ends.add(np.array(ids), start, stop, terminated, truncated, self._episode[ids], copies)
+        columns = {
+            "slot": ids, "start": start, "stop": stop, "begin": self._length[ids] - (stop - start), "terminated": terminated,
+            "truncated": truncated, "episode": self._episode[ids],
+        }
+        if self._mask is not None:
+            columns["next_mask"] = steps.action_mask[which]
+        self._ends.add({k: v[which] for k, v in steps.obs.items()}, **columns)
         self._start[ids] = stop
 
     def _make_room(self) -> None:
@@ -201,24 +227,25 @@ class Collector:
 
     def _spill(self) -> None:
         if self._ends.parts:
-            (slot, start, stop, terminated, truncated, episode), next_obs = self._ends.joined()
-            order = np.lexsort((start, slot))
-            slot, start, stop = slot[order], start[order], stop[order]
-            length = stop - start
+            ends, next_obs = self._ends.joined()
+            slot, start = ends["slot"], ends["start"]
+            length = ends["stop"] - start
             total = int(length.sum())
             # Row r of trajectory k lies at slot_k * capacity + start_k + r in the flattened tapes.
             offset = slot * self.capacity + start - (np.cumsum(length) - length)
             rows = np.repeat(offset, length) + np.arange(total)
 
-            def flat(tape: np.ndarray) -> np.ndarray:
+            def flat(tape: np.ndarray | None) -> np.ndarray | None:
+                if tape is None:
+                    return None
                 return tape.reshape(tape.shape[0] * tape.shape[1], *tape.shape[2:]).take(rows, axis=0)
 
             self._spilled.append(TrajectoryBatch(
                 obs={k: flat(v) for k, v in self._obs.items()},
                 continuous=flat(self._continuous), discrete=flat(self._discrete), log_prob=flat(self._log_prob),
-                reward=flat(self._reward), version=flat(self._version), action_mask=None,
-                length=length.astype(np.int32), next_obs={k: v[order] for k, v in next_obs.items()},
-                terminated=terminated[order], truncated=truncated[order], agent_id=slot, episode_id=episode[order],
+                reward=flat(self._reward), version=flat(self._version), action_mask=flat(self._mask), memory=flat(self._memory),
+                length=length.astype(np.int32), begin=ends["begin"], next_obs=next_obs, next_action_mask=ends.get("next_mask"),
+                terminated=ends["terminated"], truncated=ends["truncated"], agent_id=slot, episode_id=ends["episode"],
                 episode_return=np.empty(0, np.float64), episode_length=np.empty(0, np.int64),
             ))
             self._spilled_rows += total
@@ -227,12 +254,13 @@ class Collector:
 
     def _compact(self) -> None:
         """Move each slot's unfinished rows (and its pending one) to the beginning of its tape."""
-        tapes = [*self._obs.values(), self._continuous, self._discrete, self._log_prob, self._reward, self._version]
+        optional = [tape for tape in (self._mask, self._memory) if tape is not None]
+        tapes = [*self._obs.values(), self._continuous, self._discrete, self._log_prob, self._reward, self._version, *optional]
         end = self._position + self._pending
         for slot in np.flatnonzero((self._start > 0) & (end > self._start)):
             start, stop = self._start[slot], end[slot]
             for tape in tapes:
-                tape[slot, : stop - start] = tape[slot, start:stop].copy()
+                tape[slot, : stop - start] = tape[slot, start:stop]  # NumPy copies first where the two overlap
         self._position -= self._start
         self._start[:] = 0
         self._fill = int((self._position + self._pending).max(initial=0))  # a pending row has been written already

@@ -21,11 +21,13 @@ _EXPECTED = {
     "string_too_long": "at most {max_length} characters",
     "string_pattern_mismatch": "letters, digits, _, - and . only, the first a letter, digit or _",
     "dict_type": "a section of keys",
+    "tuple_type": "a list",
     "model_type": "a section of keys",
     "greater_than": "a number > {gt:g}",
     "greater_than_equal": "a number ≥ {ge:g}",
     "less_than": "a number < {lt:g}",
     "less_than_equal": "a number ≤ {le:g}",
+    "multiple_of": "a multiple of {multiple_of:g}",
     "literal_error": "{expected}",
 }
 """pydantic's error types → what was expected, in our words."""
@@ -61,7 +63,7 @@ def origin(path: KeyPath, found: Mapping[str, Any], data: dict[str, Any]) -> Key
 def contains(data: Any, path: KeyPath) -> bool:
     """Whether nested `data` has a value at `path`."""
     for key in path:
-        if not isinstance(data, dict) or key not in data:
+        if not (isinstance(data, list) and isinstance(key, int) and key < len(data)) and not (isinstance(data, dict) and key in data):
             return False
         data = data[key]
     return True
@@ -103,8 +105,9 @@ def translate(found: Mapping[str, Any], path: KeyPath, document: Document) -> Pr
         braces = f", or write {keys[-1]}: {{}} to take every default" if keys[:-1] == ("behaviors",) else ""
         return document.problem(keys, None, f"expected keys, received an empty section; fill it or remove it{braces}")
     expected = _EXPECTED[kind].format(**found.get("ctx", {}))
-    message = f"expected {expected}, received {describe(value)}{_advice(kind, keys[-1], value)}"
-    choices = found.get("ctx", {}).get("expected", "") if kind == "literal_error" else ""
+    advice = _advice(kind, keys[-1], value)
+    message = f"expected {expected}, received {describe(value)}{advice}"
+    choices = found.get("ctx", {}).get("expected", "") if kind == "literal_error" and not advice else ""
     near = nearest(str(value), [choice.strip("' ") for choice in choices.replace(" or ", ",").split(",")])
     return document.problem(keys, value, message + did_you_mean(near), near)
 

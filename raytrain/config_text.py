@@ -9,12 +9,13 @@ from typing import Any
 
 import yaml
 
-from raytrain.settings import RunConfig
+from raytrain.settings import EnvSettings, RunConfig
 from trainers.settings import (
     DEFAULT_TRAINER,
     SETTINGS_BY_TRAINER,
     AnyBehaviorSettings,
     BehaviorSettings,
+    NetworkSettings,
     SACHyperparameters,
     SACSettings,
 )
@@ -89,7 +90,7 @@ def summary_rows(config: RunConfig) -> list[tuple[str, str]]:
     placed = f"{_count(spread.num_env_managers, 'env manager')} × {_count(env.num_envs, 'env')} = {_count(envs, 'env')}"
     rows = [
         ("environment", f"{config.env}({kwargs})" if kwargs else config.env),
-        ("env managers", f"{placed}, stepping {env.stepping}"),
+        ("env managers", f"{placed}, stepping {env.stepping}{_around(env)}"),
     ]
     behaviors = config.behaviors or {"every behavior": config.default_settings}
     for name, settings in behaviors.items():
@@ -113,6 +114,12 @@ def summary_rows(config: RunConfig) -> list[tuple[str, str]]:
     return rows
 
 
+def _around(env: EnvSettings) -> str:
+    """What is put around each environment, where it is not what every environment has."""
+    repeated = f", each action for {env.action_repeat} steps" if env.action_repeat > 1 else ""
+    return repeated + (f", {env.frame_stack} observations stacked" if env.frame_stack > 1 else "")
+
+
 def _learning(settings: AnyBehaviorSettings) -> str:
     values = settings.hyperparameters
     gammas = ", ".join(f"{name} γ {signal['gamma']:g}" for name, signal in settings.reward_signals.model_dump().items())
@@ -131,7 +138,19 @@ def _network(settings: AnyBehaviorSettings) -> str:
         body = "an actor and two critics" + (", state-dependent exploration" if values.use_sde else "")
     else:
         body = "one body for actor and critic" if values.shared_critic else "actor and critic apart"
-    return f"network {network.num_layers} × {network.hidden_units} {network.activation}, {body}{normalised}"
+    memory = f", memory of {network.memory.memory_size}" if network.memory else ""
+    return f"network {network_layers(network)}{memory}, {body}{normalised}"
+
+
+def network_layers(network: NetworkSettings) -> str:
+    """The dense layers, or what stands in their place: ``2 × 64 tanh``, ``64, 32 tanh``, ``Keras model my_model:make``."""
+    if network.model is not None:
+        return f"Keras model {network.model}"
+    widths = (network.hidden_units,) * network.num_layers if network.layers is None else network.layers
+    if not widths:
+        return "without dense layers"
+    same = len(set(widths)) == 1
+    return f"{f'{len(widths)} × {widths[0]}' if same else ', '.join(map(str, widths))} {network.activation}"
 
 
 def _arithmetic(config: RunConfig, settings: AnyBehaviorSettings) -> str:

@@ -54,10 +54,15 @@ class Outcome:
 
 
 class Interrupts:
-    """SIGINT and SIGTERM as a request to save and end; a second SIGINT ends the process at once with code 130."""
+    """SIGINT and SIGTERM as a request to save and end; a second SIGINT ends the process at once with code 130.
 
-    def __init__(self, force_quit: Callable[[], None]) -> None:
-        self._force_quit = force_quit
+    Args:
+        first: called at the first signal, from its handler.
+        force_quit: called at a second SIGINT.
+    """
+
+    def __init__(self, first: Callable[[], None], force_quit: Callable[[], None]) -> None:
+        self._first, self._force_quit = first, force_quit
         self.name = ""
 
     @contextmanager
@@ -77,6 +82,7 @@ class Interrupts:
         if self.name and number == signal.SIGINT:
             self._force_quit()
         self.name = signal.Signals(number).name
+        self._first()
 
 
 class Controller:
@@ -94,6 +100,7 @@ class Controller:
         self._plan, self._backend, self._folder, self._store = plan, backend, folder, store
         self._console, self._callbacks, self._writers, self._stop = console, callbacks, writers, stop
         self._elapsed_before_s = (resumed or {}).get("elapsed_s", 0.0)
+        self._agent_steps_before = (resumed or {}).get("agent_steps", 0)
         self._best_reward: float | None = (resumed or {}).get("best_reward")
         self._started_s = time.monotonic()
         self._status_s = 0.0
@@ -109,7 +116,7 @@ class Controller:
 
         The backend is stopped whatever happens; a fault of it is raised after the last checkpoint that can still be had.
         """
-        with Interrupts(_quit_at_once).handled() as interrupts:
+        with Interrupts(self._backend.interrupt, _quit_at_once).handled() as interrupts:
             try:
                 self._backend.start()
                 reason = self._watch(interrupts)
@@ -198,7 +205,8 @@ class Controller:
     def _on_summary(self, summary: Summary) -> None:
         produced = sum(m.produced[self._plan.behavior] for m in self._managers)  # as of the last poll
         if produced:
-            summary = replace(summary, values={**summary.values, "System/Agent Steps Produced": float(produced)})
+            total = float(self._agent_steps_before + produced)
+            summary = replace(summary, values={**summary.values, "System/Agent Steps Produced": total})
         for writer in self._writers:
             try:
                 writer.write(summary)

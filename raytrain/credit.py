@@ -14,6 +14,7 @@ strictly on-policy; it cannot come to a halt, since the rounds of one version al
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 
 from raytrain.messages import Credit, Header
@@ -58,8 +59,8 @@ class CreditBook:
         self._opened = True
         return self.credit()
 
-    def grant(self, version: int, wanted: int = 0, owed: int = 0) -> dict[str, Credit]:
-        """One more round with the newly published `version`; the rows that off-policy learning wants and owes are 0 here."""
+    def grant(self, version: int, wanted: int = 0, owed: int = 0, left: float = math.inf) -> dict[str, Credit]:
+        """One more round with the newly published `version`; what off-policy learning wants, owes and has left is not used here."""
         if not self._opened:
             raise RuntimeError("CreditBook.grant() before open().")
         self._grant(version)
@@ -86,7 +87,7 @@ class CreditBook:
         # One slice: a status call may ask from another thread while an item is being taken in.
         return [n for n, m in self._managers.items() if any(granted <= limit for granted, _ in m.rounds[:1])]
 
-    def has_more(self, wanted: int, owed: int) -> bool:
+    def has_more(self, wanted: int, owed: int, left: float = math.inf) -> bool:
         """Whether more could be granted without an update: never, a round comes with a version."""
         return False
 
@@ -133,15 +134,18 @@ class ReplayCredit:
         ahead: agent steps; at least one batch of all agents is granted, otherwise a manager could never act.
         warm_up: agent steps to collect before the first update; None where the trainer, which resumes, says itself what it wants.
         lock_step: rounds of all managers together.
+        left: agent steps until the end of the run, for the first grant.
     """
 
     max_policy_lag: None = None
 
-    def __init__(self, managers: dict[str, int], ahead: float, warm_up: int | None, lock_step: bool) -> None:
+    def __init__(
+        self, managers: dict[str, int], ahead: float, warm_up: int | None, lock_step: bool, left: float = math.inf
+    ) -> None:
         if not managers:
             raise ValueError("Expected at least one env manager, received none.")
         self._lock_step = lock_step
-        self._warm_up = warm_up
+        self._warm_up, self._left = warm_up, left
         self.ahead = max(int(ahead), sum(max(1, agents) for agents in managers.values()))
         share = self.ahead / len(managers) / (1 if lock_step else _ROUNDS)
         self._managers: dict[str, _ReplayManager] = {}
@@ -151,43 +155,50 @@ class ReplayCredit:
 
     def open(self, version: int) -> dict[str, Credit]:
         """The first grant: the warm-up, and what may be ahead of it; nothing where the trainer has to be asked."""
-        return self.credit() if self._warm_up is None else self.grant(version, wanted=self._warm_up)
+        return self.credit() if self._warm_up is None else self.grant(version, wanted=self._warm_up, left=self._left)
 
-    def grant(self, version: int, wanted: int = 0, owed: int = 0) -> dict[str, Credit]:
+    def grant(self, version: int, wanted: int = 0, owed: int = 0, left: float = math.inf) -> dict[str, Credit]:
         """As many rounds as there is room for.
 
         Args:
             wanted: rows that must still come before learning can begin.
             owed: rows taken in that an update is owed for.
+            left: rows that may still be taken in before the run is over; what is granted goes past it by less than one action of
+                all agents.
         """
-        while (rounds := self._next(wanted, owed)):
+        while (rounds := self._next(wanted, owed, left)):
             for name, size in rounds.items():
                 self._managers[name].rounds.append(size)
         return self.credit()
 
-    def has_more(self, wanted: int, owed: int) -> bool:
+    def has_more(self, wanted: int, owed: int, left: float = math.inf) -> bool:
         """Whether `grant` would grant something now."""
-        return bool(self._next(wanted, owed))
+        return bool(self._next(wanted, owed, left))
 
-    def _next(self, wanted: int, owed: int) -> dict[str, int]:
+    def _next(self, wanted: int, owed: int, left: float) -> dict[str, int]:
         """Rounds to grant next: to all in lock-step once nothing is on its way or owed, else to the one with the fewest, if it fits."""
         managers = self._managers
         if self._lock_step:
-            blocked = owed or any(m.rounds for m in managers.values())
-            return {} if blocked else {name: self._size(m, wanted / len(managers)) for name, m in managers.items()}
+            blocked = owed or left <= 0 or any(m.rounds for m in managers.values())
+            share = left / len(managers)
+            return {} if blocked else {name: self._size(m, wanted / len(managers), share) for name, m in managers.items()}
         outstanding = sum(m.outstanding for m in managers.values())
+        if left <= outstanding:
+            return {}
         pieces = _ROUNDS * len(managers)
         sizes = {
-            name: self._size(m, (wanted - outstanding) / pieces) for name, m in managers.items() if len(m.rounds) < _ROUNDS
+            name: self._size(m, (wanted - outstanding) / pieces, left - outstanding)
+            for name, m in managers.items() if len(m.rounds) < _ROUNDS
         }
         fitting = [name for name, size in sizes.items() if size <= self.ahead + wanted - owed - outstanding]
         first = min(fitting, key=lambda name: len(managers[name].rounds), default=None)
         return {} if first is None else {first: sizes[first]}
 
     @staticmethod
-    def _size(manager: _ReplayManager, wanted: float) -> int:
-        """Whole batches of its agents for `wanted` rows, but no less than its usual round."""
-        return max(manager.size, -(-int(wanted) // manager.agents) * manager.agents)
+    def _size(manager: _ReplayManager, wanted: float, left: float) -> int:
+        """Whole batches of its agents for `wanted` rows, but no less than its usual round, and no more than for the rows `left`."""
+        size = max(manager.size, -(-int(wanted) // manager.agents) * manager.agents)
+        return size if size <= left else math.ceil(left / manager.agents) * manager.agents
 
     def delivered(self, header: Header) -> None:
         """Take note of an item."""

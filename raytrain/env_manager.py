@@ -13,15 +13,18 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from envs.base import BatchedEnv
-from envs.specs import Actions, DecisionSteps, Steps
-from raytrain.collector import Collector
+from envs.specs import Actions, BehaviorSpec, DecisionSteps, Steps
+from raytrain.collector import TAPE_ROWS, Collector
 from raytrain.messages import Credit, Header, ManagerStatus
 from raytrain.queues import PolicySource, TrajectorySink
 from raytrain.timers import Timers
 from trainers.policy import Policy, PolicyOutput
+from trainers.trajectory import row_bytes
 
 MAX_ITEM_ROWS = 32_768
-"""An item is shipped at the latest when it holds this many agent steps."""
+"""An item is shipped at the latest when it holds this many agent steps, or `MAX_ITEM_BYTES`."""
+MAX_ITEM_BYTES = 64 * 2**20
+"""So that the 20 items of a full queue of images hold little more than a gigabyte."""
 MAX_ITEM_AGE_S = 0.25
 """An item is shipped at the latest when its oldest finished trajectory has waited this long (not in lock-step)."""
 _NO_CREDIT = Credit(0, ())
@@ -37,6 +40,7 @@ class _Lane:
     source: PolicySource
     sink: TrajectorySink
     closing: np.ndarray  # bool [slots]: agents whose running trajectory belongs to the round that is being closed
+    item_rows: int  # an item is shipped at the latest when it holds so many
     serial: int = -1
     credit: Credit = _NO_CREDIT
     round: int = 0  # the round that actions count for now
@@ -94,9 +98,11 @@ class EnvManager:
         self._lanes = {}
         for behavior, spec in env.behaviors.items():
             slots = env.num_slots[behavior]
-            collector = Collector(spec, slots, time_horizons[behavior], capacity=64)
+            policy = policies[behavior]
+            collector = Collector(spec, slots, time_horizons[behavior], TAPE_ROWS, policy.architecture.memory_size)
             self._lanes[behavior] = _Lane(
-                behavior, policies[behavior], collector, sources[behavior], sinks[behavior], np.zeros(slots, bool)
+                behavior, policy, collector, sources[behavior], sinks[behavior], np.zeros(slots, bool),
+                item_rows(spec, policy.architecture.memory_size),
             )
         self._env_steps = 0
         self._phase = "starting environments"
@@ -151,7 +157,8 @@ class EnvManager:
     def _act(self, lane: _Lane, decision: DecisionSteps) -> PolicyOutput:
         with self.timers.section("act"):
             output = lane.policy.act(
-                decision.obs, self._rng, with_entropy=False, agent_id=decision.agent_id, first=decision.first
+                decision.obs, self._rng, action_mask=decision.action_mask, with_entropy=False, agent_id=decision.agent_id,
+                first=decision.first,
             )
         with self.timers.section("env_step"):
             # A copy: the env may do what it likes with it, and the actions are recorded only after it has begun to step.
@@ -175,7 +182,7 @@ class EnvManager:
         ids = steps.decision.agent_id
         cut = lane.closing[ids]
         if cut.any():
-            lane.collector.cut(ids[cut], {k: v[cut] for k, v in steps.decision.obs.items()})
+            lane.collector.cut(steps.decision, cut)
             lane.closing[ids] = False
         lane.closing[steps.terminal.agent_id] = False
         if not lane.closing.any():
@@ -227,7 +234,7 @@ class EnvManager:
 
     def _is_due(self, lane: _Lane) -> bool:
         rows = lane.collector.finished_rows
-        if rows >= MAX_ITEM_ROWS:
+        if rows >= lane.item_rows:
             return True
         return rows > 0 and self._ship_early and self._clock() - lane.oldest_finished_s >= MAX_ITEM_AGE_S
 
@@ -279,5 +286,11 @@ class EnvManager:
 def _copied(decision: DecisionSteps) -> DecisionSteps:
     return DecisionSteps(
         agent_id=decision.agent_id.copy(), obs={k: v.copy() for k, v in decision.obs.items()},
-        reward=decision.reward, first=decision.first.copy(), action_mask=decision.action_mask,
+        reward=decision.reward, first=decision.first.copy(),
+        action_mask=None if decision.action_mask is None else decision.action_mask.copy(),
     )
+
+
+def item_rows(spec: BehaviorSpec, memory_size: int) -> int:
+    """Agent steps at which an item is shipped at the latest."""
+    return min(MAX_ITEM_ROWS, max(1, MAX_ITEM_BYTES // row_bytes(spec, memory_size)))

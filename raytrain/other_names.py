@@ -40,6 +40,25 @@ OTHER_NAMES = {
     "update_after": "buffer_init_steps",
     "sde_sample_freq": "sde_steps",
     "log_std_init": "sde_initial_log_std",
+    # networks and observations of other libraries
+    "net_arch": "layers",
+    "fcnet_hiddens": "layers",
+    "activation_fn": "activation",
+    "fcnet_activation": "activation",
+    "nonlinearity": "activation",
+    "vf_share_layers": "shared_critic",
+    "custom_model": "model",
+    "custom_model_config": "model_kwargs",
+    "max_seq_len": "sequence_length",
+    "lstm_memory": "memory",
+    "normalize_images": "scale",
+    "n_stack": "frame_stack",
+    "framestack": "frame_stack",
+    "num_framestacks": "frame_stack",
+    "env_framestack": "frame_stack",
+    "frame_skip": "action_repeat",
+    "frameskip": "action_repeat",
+    "env_frameskip": "action_repeat",
 }
 """What others call a key → its name here."""
 
@@ -55,7 +74,6 @@ COUNTERPARTS = {
 }
 """Key of the other algorithm → the key that has its place under this ``trainer_type``."""
 
-_RECURRENT = "recurrent networks are not available here yet; remove it"
 _UNITY = "it configures Unity's engine; arguments of an environment go into env_kwargs"
 _RESTARTS = "limits of environment restarts are not available here yet; remove it"
 _SIGNAL = "of the reward signals only extrinsic is available here yet; remove it"
@@ -77,11 +95,6 @@ NOT_AVAILABLE = {
     "curiosity": _SIGNAL,
     "gail": _SIGNAL,
     "rnd": _SIGNAL,
-    "memory": _RECURRENT,
-    "use_recurrent": _RECURRENT,
-    "sequence_length": _RECURRENT,
-    "memory_size": _RECURRENT,
-    "vis_encode_type": "image encoders are not available here yet; remove it",
     "goal_conditioning_type": "goal signals are not available here yet; remove it",
     "deterministic": "training samples actions; ask for deterministic ones where a trained policy acts",
     "even_checkpoints": "set checkpoint_interval to max_steps / keep_checkpoints",
@@ -94,10 +107,35 @@ NOT_AVAILABLE = {
 }
 """Keys and values of ML-Agents without a counterpart here → what to do instead."""
 
+_FREE = "the dense layers are network_settings.layers, the encoder of images is network_settings.vis_encode_type"
+
+NO_COUNTERPART = {
+    "policy": "networks follow from the observations, those of a Dict too; " + _FREE,
+    "policy_kwargs": _FREE,
+    "model_config": _FREE,
+    "features_extractor_class": "choose network_settings.vis_encode_type, or write a Keras model of your own: network_settings.model",
+    "features_extractor_kwargs": "arguments of a Keras model of your own are network_settings.model_kwargs",
+    "conv_filters": "choose network_settings.vis_encode_type, or write a Keras model of your own: network_settings.model",
+    "encoder_conv_architecture": "choose network_settings.vis_encode_type",
+    "n_lstm_layers": "there is one recurrent layer here; remove it",
+    "enable_critic_lstm": "the critic has a memory where the policy has one; remove it",
+    "grayscale": "env_settings.atari_preprocessing makes Atari's pixels grey; arguments of other environments go into env_kwargs",
+}
+"""Keys of other libraries without a counterpart of the same meaning → what to do instead."""
+
 OTHER_VALUES = {
     ("target_entropy", "auto"): "write null, which is −(number of action dimensions)",
     ("init_entcoef", "auto"): "the coefficient is learnt; write what it starts from, such as 1.0",
     ("sde_steps", -1): "write null to draw the noise once per episode",
+    ("vis_encode_type", "cnn"): "write nature_cnn or simple",
+    ("vis_encode_type", "CnnPolicy"): "write nature_cnn",
+    ("vis_encode_type", "NatureCNN"): "write nature_cnn",
+    ("vis_encode_type", "convnet_atari"): "write nature_cnn",
+    ("vis_encode_type", "convnet_impala"): "write resnet",
+    ("vis_encode_type", "impala"): "write resnet",
+    ("memory", True): "write {} to take every default of it",
+    ("memory", False): "write null, or remove it",
+    ("memory", "lstm"): "write {} to take every default of it",
 }
 """(key, value that others give it) → what to write here."""
 
@@ -130,6 +168,35 @@ def converted(key: str, value: Any, nearby: Mapping[str, Any]) -> tuple[str, str
     if key == "polyak":
         number = f": {1 - value:g}" if _positive(value) and value < 1 else ""
         return f"the target critics move by tau = 1 − {key} at each update; write tau{number}", "tau"
+    return None
+
+
+_IS_RECURRENT = ("use_recurrent", "use_lstm", "use_rnn", "recurrent")
+_CELL_SIZES = ("lstm_hidden_size", "lstm_cell_size", "rnn_size")
+_PARTS_OF_MEMORY = ("sequence_length", "memory_size")
+
+
+def recurrent(key: str, value: Any, nearby: Mapping[str, Any]) -> tuple[str, str] | None:
+    """How to ask for a memory where others have a switch, or count the cells of a recurrent layer.
+
+    Args:
+        key, value, nearby: as in `converted`.
+
+    Returns:
+        The end of a sentence about the key, with ``{place}`` for the path of what replaces it; and the key that does (empty where
+        nothing does). ``None`` for a key that has nothing to do with it.
+    """
+    if key in _IS_RECURRENT:
+        if value is False:
+            return "there is no memory without network_settings.memory; remove it", ""
+        parts = {name: nearby[name] for name in _PARTS_OF_MEMORY if _positive(nearby.get(name))}
+        cells = next((nearby[name] for name in _CELL_SIZES if _positive(nearby.get(name))), None)
+        parts |= {} if cells is None else {"memory_size": 2 * cells}
+        section = "{{" + ", ".join(f"{name}: {number}" for name, number in parts.items()) + "}}"
+        return "a section stands in its place; write {place}: " + section, "memory"
+    if key in _CELL_SIZES:
+        number = f": {2 * value:g}" if _positive(value) else f" = 2 × {key}"
+        return "output and cell state, both of this size, are counted together; write {place}" + number, "memory_size"
     return None
 
 

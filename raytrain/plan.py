@@ -2,30 +2,39 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from envs.factories import EnvOptions
 from envs.specs import BehaviorSpec
+from raytrain.collector import TAPE_ROWS
 from raytrain.credit import CreditBook, ReplayCredit
+from raytrain.env_manager import EnvManager, item_rows
 from raytrain.messages import PolicyMessage
 from raytrain.queues import PolicySink, PolicySource, TrajectorySink, TrajectorySource
+from trainers.architecture import Architecture, architecture
 from trainers.networks import policy_layout
 from trainers.policy import Policy
 from trainers.registry import first_weights, policy_distribution
 from trainers.replay_buffer import ReplayBuffer
 from trainers.settings import BehaviorSettings, SACSettings
 from trainers.trainer import TrainerState, Weights
+from trainers.trajectory import row_bytes
 from trainers.update_ratio import UPDATES_PER_CALL
 
 if TYPE_CHECKING:
-    from raytrain.env_manager import EnvManager
     from raytrain.trainer_loop import TrainerLoop
 
+ROW_COPIES = 3
+"""On-policy, a row lies in the item it came in, among the rows of the update, and in the tensors of its program."""
 UPDATES_AHEAD = 2 * UPDATES_PER_CALL
 """Off-policy, env managers collect at most for this many updates ahead: two calls of the compiled program."""
+STEPS_AHEAD = 1_024
+"""Nor for more agent steps than this ahead: with few updates, news would be rare otherwise, and the end be overshot."""
 
 _ROLES = {"weights": 0, "trainer": 1, "env_manager": 2, "envs": 3}
 
@@ -61,8 +70,9 @@ class Plan:
     Attributes:
         agents: agents that act at once in one env manager.
         managers: names of the env managers.
-        import_dirs: folders from which the user's env module may be imported.
+        import_dirs: folders from which the user's own modules may be imported: environment, Keras model.
         lock_step: rounds of equal credit, taken in a fixed order.
+        env_options: what is put around each environment.
     """
 
     run_id: str
@@ -81,6 +91,30 @@ class Plan:
     max_policy_lag: int
     lock_step: bool
     trainer_threads: int = 1
+    env_options: EnvOptions = field(default_factory=EnvOptions)
+
+    @property
+    def architecture(self) -> Architecture:
+        """The networks of the behavior.
+
+        Raises:
+            ArchitectureError: the network settings do not suit the observations.
+        """
+        return architecture(self.spec, self.settings.network_settings)
+
+    def prepare(self, threads: int) -> None:
+        """Make a Keras model of the user's usable in this process: its module can be imported, and TensorFlow has `threads` threads.
+
+        To be called before `policy` or `first_weights`; does nothing without such a model.
+        """
+        if self.settings.network_settings.model is None:
+            return
+        # At the end, where they shadow nothing.
+        sys.path += [folder for folder in self.import_dirs if folder not in sys.path]
+        if "tensorflow" not in sys.modules:
+            from raytrain.tensorflow_setup import set_up_tensorflow
+
+            set_up_tensorflow(threads)
 
     def credit_book(self, start: Start) -> CreditBook | ReplayCredit:
         """A new book; the controller's and the trainer's agree since both are made here."""
@@ -89,14 +123,27 @@ class Plan:
         if isinstance(self.settings, SACSettings):
             # A trainer that resumes knows itself what it wants and owes, and grants as soon as it is there.
             warm_up = max(hyper.buffer_init_steps, hyper.batch_size) if start.state is None else None
-            return ReplayCredit(managers, UPDATES_AHEAD * hyper.steps_per_update, warm_up, self.lock_step)
+            ahead = min(UPDATES_AHEAD * hyper.steps_per_update, STEPS_AHEAD)
+            return ReplayCredit(managers, ahead, warm_up, self.lock_step, left=self.settings.max_steps)
         return CreditBook(managers, hyper.buffer_size, self.max_policy_lag, equal_shares=self.lock_step)
 
+    def buffer_bytes(self) -> int:
+        """Memory that the trainer's rows or its replay buffer take at most (bytes)."""
+        hyper = self.settings.hyperparameters
+        if isinstance(self.settings, SACSettings):
+            # With the copy that is saved, its encoding, and the one that travels.
+            return self.replay_bytes() * (4 if hyper.save_replay_buffer else 1)
+        return self.max_rows() * row_bytes(self.spec, self.architecture.memory_size) * ROW_COPIES
+
     def replay_bytes(self) -> int:
-        """Memory that the trainer's replay buffer takes (bytes); 0 on-policy."""
-        if not isinstance(self.settings, SACSettings):
-            return 0
-        return ReplayBuffer.memory_bytes(self.spec, self.settings.hyperparameters.buffer_size)
+        """Memory of a full replay buffer (bytes)."""
+        return ReplayBuffer.memory_bytes(self.spec, self.settings.hyperparameters.buffer_size, self.architecture.memory_size)
+
+    def collecting_bytes(self) -> int:
+        """Memory that one env manager takes for trajectories at most (bytes): its tapes, and an item on its way."""
+        memory_size = self.architecture.memory_size
+        tapes = self.agents * max(TAPE_ROWS, self.settings.time_horizon)
+        return row_bytes(self.spec, memory_size) * (tapes + min(tapes, item_rows(self.spec, memory_size)))
 
     def max_rows(self) -> int:
         """Most rows an on-policy update can hold.
@@ -114,7 +161,7 @@ class Plan:
 
     def first_policy(self) -> Weights:
         """The part of the initial weights that acting needs."""
-        layout = policy_layout(self.spec, self.settings.network_settings, distribution=policy_distribution(self.settings))
+        layout = policy_layout(self.architecture, policy_distribution(self.settings))
         return {name: tensor for name, tensor in self.first_weights().items() if name in layout}
 
     def policy(self) -> Policy:
@@ -133,12 +180,12 @@ def build_env_manager(
 ) -> EnvManager:
     """Env manager number `index` with its environments, not started yet."""
     from envs.gymnasium_env import make_batched_env
-    from raytrain.env_manager import EnvManager
 
+    plan.prepare(threads=1)
     env = make_batched_env(
         plan.env, plan.env_kwargs, plan.num_envs, plan.stepping, seed_branch(plan.seed, "envs"),
         first_env_index=index * plan.num_envs, import_dirs=plan.import_dirs, wait_for_all=plan.lock_step,
-        step_timeout_s=plan.step_timeout_s,
+        step_timeout_s=plan.step_timeout_s, options=plan.env_options, masked=plan.spec.action.masked,
     )
     b = plan.behavior
     manager = EnvManager(
@@ -158,6 +205,7 @@ def build_trainer_loop(plan: Plan, start: Start, source: TrajectorySource, sink:
     from trainers.registry import make_trainer
 
     set_up_tensorflow(plan.trainer_threads)
+    plan.prepare(plan.trainer_threads)
     trainer = make_trainer(plan.spec, plan.settings, seed_branch(plan.seed, "trainer"), plan.max_rows(), plan.first_weights())
     if start.state is not None:
         trainer.load_state(start.state)

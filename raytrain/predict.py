@@ -2,15 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import importlib.util
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 
 from envs.specs import BehaviorSpec, env_action_rows, to_env_actions
-from raytrain.checkpoint import load_policy_files
+from raytrain.checkpoint import PolicyFiles, load_policy_files
+from raytrain.predict_inputs import MaskInput, read_observations
 from trainers.policy import Policy
+
+_LOOP = """
+    observation, first, done = env.reset()[0], True, False
+    while not done:
+        action, first = policy.act(observation, first=first), False
+        observation, _, terminated, truncated, _ = env.step(action)
+        done = terminated or truncated"""
 
 
 class LoadedPolicy:
@@ -26,15 +37,31 @@ class LoadedPolicy:
         self.version = policy.version
         self.agent_steps = agent_steps
         self._policy = policy
+        self._masks = MaskInput(spec.action)
         self._rng = np.random.default_rng(seed)
 
-    def act(self, obs: Any, deterministic: bool = True) -> Any:
+    def act(
+        self,
+        obs: Any,
+        deterministic: bool = True,
+        *,
+        action_mask: Any = None,
+        first: bool | np.ndarray | None = None,
+        agent_id: int | np.ndarray | None = None,
+    ) -> Any:
         """The environment's action for one observation, or a batch of actions for a batch.
 
         Args:
-            obs: one observation as the environment gives it, or a batch of them (one dimension more); a mapping where the
-                observation space has names.
+            obs: one observation as the environment gives it, or a batch as a vector environment does: every array has one
+                dimension more. Tuples and dicts are nested as in the observation space. An array ``(1,)`` for a single number is
+                one observation, but a batch of one where there is a choice among them (Discrete spaces give scalars).
             deterministic: the most likely action (mean or arg max); otherwise a sample.
+            action_mask: which choices are allowed, in any form in which environments give it: flat, or one for each branch. For a
+                batch a list of n of them, or every array with one dimension more. None takes the key ``action_mask`` of `obs`. A
+                policy that was trained with masks needs one.
+            first: the observation is the first of its episode; bool, or bool ``[n]`` for a batch. A policy that remembers needs it
+                at every call, so that an episode does not begin with what the last one left; other policies may do without.
+            agent_id: whose memory is meant: an int, or int ``[n]`` for a batch; 0, or 0 … n − 1, when None.
 
         Returns:
             For one observation an action that ``env.step`` takes as it is: a NumPy integer for Discrete, a tuple or dict for Tuple
@@ -42,22 +69,49 @@ class LoadedPolicy:
             tuples or dicts for Tuple and Dict.
 
         Raises:
-            ValueError: an observation of another shape; names it, with the shape that is expected.
+            ValueError: an observation of another shape (named, with the shape that is expected), a mask that is missing or does not
+                fit, or `first` missing for a policy that remembers.
         """
-        named = obs if isinstance(obs, Mapping) else {self.spec.observations[0].name: obs}
-        batch, single = {}, False
-        for o in self.spec.observations:
-            if o.name not in named:
-                raise ValueError(f"Expected the observation {o.name!r}, received {', '.join(map(str, named)) or 'none'}.")
-            array = np.asarray(named[o.name], o.dtype)
-            single = array.shape == o.shape
-            batch[o.name] = array[None] if single else array
-        output = self._policy.act(batch, self._rng, deterministic=deterministic)
+        if first is None and self._policy.architecture.memory is not None:
+            raise ValueError(
+                "Expected first=True at the first step of an episode and first=False at all others, since this policy remembers earlier "
+                f"steps; received None. One episode:\n{_LOOP}"
+            )
+        first, agent_id = (None if x is None else np.asarray(x) for x in (first, agent_id))
+        hints = {x.ndim > 0 for x in (first, agent_id) if x is not None}
+        batch, n = read_observations(self.spec, obs, hints.pop() if len(hints) == 1 else None)
+        mask = self._masks.read(action_mask, obs, n)
+        slots, begins = (None, None) if first is None and agent_id is None else _agents(first, agent_id, n)
+        output = self._policy.act(batch, self._rng, deterministic, mask, with_entropy=False, agent_id=slots, first=begins)
         actions = to_env_actions(self.spec.action, output.actions)
-        return env_action_rows(self.spec.action, actions)[0] if single else actions
+        return env_action_rows(self.spec.action, actions)[0] if n is None else actions
 
 
-def load_policy(path: str | Path, behavior: str | None = None, which: Literal["best", "latest"] = "best", seed: int | None = None) -> LoadedPolicy:
+def _agents(first: np.ndarray | None, agent_id: np.ndarray | None, n: int | None) -> tuple[np.ndarray, np.ndarray]:
+    """Slots int64 ``[n]`` and first decisions bool ``[n]`` of a batch (`n` None: of one)."""
+    rows, what = (1, "one observation") if n is None else (n, f"a batch of {n}")
+    if first is None:
+        first = np.array(False)
+    if first.dtype != np.bool_ or first.shape not in ((), (rows,)):
+        raise ValueError(f"Expected first to be bool, or bool [{rows}], for {what}, received {first.dtype} {list(first.shape)}.")
+    if agent_id is None:
+        agent_id = np.arange(rows)
+    if agent_id.dtype.kind not in "iu" or agent_id.shape != (rows,) and not (n is None and agent_id.shape == ()):
+        expected = "an int" if n is None else f"int [{rows}]"
+        raise ValueError(f"Expected agent_id to be {expected} for {what}, received {agent_id.dtype} {list(agent_id.shape)}.")
+    slots = agent_id.reshape(rows).astype(np.int64)
+    if len(np.unique(slots)) < rows:
+        raise ValueError(f"Expected agent_id of different agents, received {slots.tolist()}.")
+    return slots, np.broadcast_to(first, rows)
+
+
+def load_policy(
+    path: str | Path,
+    behavior: str | None = None,
+    which: Literal["best", "latest"] = "best",
+    seed: int | None = None,
+    import_dirs: Sequence[str | Path] = (),
+) -> LoadedPolicy:
     """The policy of a run or checkpoint folder.
 
     Args:
@@ -65,11 +119,34 @@ def load_policy(path: str | Path, behavior: str | None = None, which: Literal["b
         behavior: needed when the run has several.
         which: of a run folder, the best checkpoint by training return, or the newest.
         seed: of sampled actions.
+        import_dirs: folders that are searched for the module of a Keras model of your own (``network_settings.model``) before
+            ``sys.path``: that of the configuration file. Not needed otherwise.
 
     Raises:
         CheckpointError: there is no usable checkpoint.
+        ValueError: the Keras model of the policy cannot be made.
     """
     files = load_policy_files(path, behavior, which)
-    policy = Policy(files.spec, files.network, files.distribution)
+    with _importable(files, import_dirs):
+        policy = Policy(files.spec, files.network, files.distribution)
     policy.set_weights(files.weights, files.version)
     return LoadedPolicy(files.spec, policy, files.agent_steps, seed)
+
+
+@contextmanager
+def _importable(files: PolicyFiles, import_dirs: Sequence[str | Path]) -> Iterator[None]:
+    """The folders stand first on ``sys.path`` within, and stay at its end, for imports that the user's code does when it runs."""
+    folders = [str(Path(folder).expanduser().resolve()) for folder in import_dirs]
+    before = [folder for folder in sys.path if folder not in folders]
+    sys.path[:] = folders + before
+    try:
+        model = files.network.model
+        if model is not None and importlib.util.find_spec(model.partition(":")[0].partition(".")[0]) is None:
+            searched = "\n  ".join(folder or "." for folder in sys.path)
+            raise ValueError(
+                f"The policy has a Keras model of your own, {model}, and there is no module {model.partition(':')[0]!r}. Give load_policy "
+                f"import_dirs=[FOLDER], the folder in which it lies (that of the configuration file in training). Searched:\n  {searched}"
+            )
+        yield
+    finally:
+        sys.path[:] = before + folders

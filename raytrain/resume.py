@@ -14,6 +14,7 @@ from raytrain.plan import Plan, Start
 from raytrain.run_folder import RunFolder
 from raytrain.settings import RunConfig
 from raytrain.snapshot import BehaviorSnapshot, Snapshot
+from trainers.networks import body_layout
 from trainers.registry import policy_distribution
 from trainers.trainer import TrainerState
 
@@ -50,15 +51,16 @@ def _behavior_of(snapshot: Snapshot, plan: Plan) -> BehaviorSnapshot:
     if plan.behavior not in snapshot.behaviors:
         raise CheckpointError(f"Expected a checkpoint with the behavior {plan.behavior}, received one with {', '.join(snapshot.behaviors)}.")
     one = snapshot.behaviors[plan.behavior]
-    saved = {"trainer_type": one.trainer_type, "distribution": one.distribution, **one.network.model_dump(), **flat(one.spec.to_json())}
+    saved = {"trainer_type": one.trainer_type, "distribution": one.distribution, **flat(one.network.model_dump()), **flat(one.spec.to_json())}
     wanted = {
         "trainer_type": plan.settings.trainer_type, "distribution": policy_distribution(plan.settings),
-        **plan.settings.network_settings.model_dump(), **flat(plan.spec.to_json()),
+        **flat(plan.settings.network_settings.model_dump()), **flat(plan.spec.to_json()),
     }
-    if plan.settings.trainer_type == one.trainer_type == "ppo":
-        saved["shared_critic"] = "critic/dense_0/kernel" not in one.trainer.tensors
+    if plan.settings.trainer_type == one.trainer_type == "ppo" and body_layout(plan.architecture, "critic"):
+        saved["shared_critic"] = not any(name.startswith("critic/") and not name.startswith("critic/value_") for name in one.trainer.tensors)
         wanted["shared_critic"] = plan.settings.hyperparameters.shared_critic
-    differ = [f"{key}: {saved.get(key)} in the checkpoint, {wanted[key]} here" for key in wanted if saved.get(key) != wanted[key]]
+    keys = {**wanted, **saved}  # a section such as memory may be on one side only
+    differ = [f"{key}: {saved.get(key)} in the checkpoint, {wanted.get(key)} here" for key in keys if saved.get(key) != wanted.get(key)]
     if differ:
         raise CheckpointError(
             f"The checkpoint of {plan.behavior} does not fit this configuration: {'; '.join(differ)}. Go back to the saved values, or begin "

@@ -17,7 +17,7 @@ from envs.specs import BehaviorSpec
 from raytrain.backends import Backend, LocalBackend
 from raytrain.callbacks import Callbacks
 from raytrain.checkpoint import CheckpointStore
-from raytrain.checks import check_name_early, check_replay, probe, small_shared_memory
+from raytrain.checks import check_memory, check_name_early, check_networks, env_options, probe, small_shared_memory
 from raytrain.config import check_behaviors, load_config
 from raytrain.config_text import summary_rows, to_yaml
 from raytrain.console import Console
@@ -101,6 +101,9 @@ def execute(config: RunConfig, local: bool, callbacks: Callbacks, console: Conso
     config = config.with_behaviors(check_behaviors(config, specs))
     if local:  # which is lock-step, and the saved configuration should say so
         config = config.with_behaviors({n: b.model_copy(update={"threaded": False}) for n, b in config.behaviors.items()})
+    behavior, spec = next(iter(specs.items()))
+    fits = plan_of(config, behavior, spec, import_dirs)
+    unused = check_networks(config, fits)
     if local:
         connection, place = None, "this process only (--local), lock-step"
     else:
@@ -110,23 +113,21 @@ def execute(config: RunConfig, local: bool, callbacks: Callbacks, console: Conso
         connection = cluster.connect(config.distributed.address)
         place = connection.description
     try:
-        return _run(config, local, specs, place, callbacks, console, command, started_at, import_dirs)
+        return _run(config, local, fits, place, callbacks, console, command, started_at, unused)
     finally:
         if connection is not None:
             cluster.disconnect(connection)
 
 
-def _run(config, local, specs, place, callbacks, console, command, started_at, import_dirs) -> tuple[Run, Outcome]:
-    saved = config.checkpoint_settings
-    behavior, spec = next(iter(specs.items()))
-    fits = _plan(config, behavior, spec, local, import_dirs)
+def _run(config, local, fits, place, callbacks, console, command, started_at, unused) -> tuple[Run, Outcome]:
+    saved, behavior = config.checkpoint_settings, fits.behavior
     here = local
     if not local:
         from raytrain import cluster
 
         cluster.check_resources(fits, config.distributed)
         here = cluster.is_one_machine()
-    memory = check_replay(config, fits, here)
+    memory = check_memory(config, fits, here)
     source = initial_snapshot(config) if saved.initialize_from and not saved.resume else None
     if source is not None:
         start_of(fits, None, source)  # one that does not fit is refused before a folder is made, or an old run moved aside
@@ -134,7 +135,7 @@ def _run(config, local, specs, place, callbacks, console, command, started_at, i
         store = CheckpointStore(folder.path, config.behaviors[behavior].keep_checkpoints)
         snapshot, _, problems = store.load_latest() if saved.resume else (None, None, [])
         config = _with_seed(config, snapshot)
-        plan = _plan(config, behavior, spec, local, import_dirs)
+        plan = plan_of(config, behavior, fits.spec, fits.import_dirs)
         start, states = start_of(plan, snapshot, source)
         versions = {p: _version(p) for p in PACKAGES}
         changes = changed_settings(folder, config) if snapshot else []
@@ -142,7 +143,7 @@ def _run(config, local, specs, place, callbacks, console, command, started_at, i
         console.header(f"raytrain {versions['raytrain']}", [("Ray", place), ("run", str(folder.path)), ("seed", str(plan.seed))])
         console.config_table([("configuration", [row for row in summary_rows(config) if not (local and row[0] == "resources")])])
         console.startup_table(behavior, startup_rows(plan))
-        for text in [*memory, *config.warnings(), *folder.messages, *problems, *([] if local else small_shared_memory())]:
+        for text in [*memory, *config.warnings(), *unused, *folder.messages, *problems, *([] if local else small_shared_memory())]:
             console.warning(text)
         resumed = snapshot.run if snapshot else None
         if resumed:
@@ -197,14 +198,15 @@ def _with_run_id(config: RunConfig) -> RunConfig:
     return config
 
 
-def _plan(config: RunConfig, behavior: str, spec: BehaviorSpec, local: bool, import_dirs: tuple[str, ...]) -> Plan:
+def plan_of(config: RunConfig, behavior: str, spec: BehaviorSpec, import_dirs: tuple[str, ...]) -> Plan:
+    """What is built for one behavior of the environment, as the resolved `config` says."""
     spread, env = config.distributed, config.env_settings
     return Plan(
         run_id=config.checkpoint_settings.run_id, behavior=behavior, spec=spec, settings=config.behaviors[behavior], env=config.env,
-        env_kwargs=config.env_kwargs, num_envs=env.num_envs, stepping=env.stepping, step_timeout_s=env.step_timeout_s,
-        import_dirs=import_dirs, seed=env.seed, managers=tuple(f"env-manager-{i}" for i in range(spread.num_env_managers)),
-        agents=env.num_envs, max_policy_lag=config.policy_lag, lock_step=config.lock_step,
-        trainer_threads=max(1, int(spread.trainer_cpus)),
+        env_kwargs=config.env_kwargs, env_options=env_options(config), num_envs=env.num_envs, stepping=env.stepping,
+        step_timeout_s=env.step_timeout_s, import_dirs=import_dirs, seed=env.seed,
+        managers=tuple(f"env-manager-{i}" for i in range(spread.num_env_managers)), agents=env.num_envs,
+        max_policy_lag=config.policy_lag, lock_step=config.lock_step, trainer_threads=max(1, int(spread.trainer_cpus)),
     )
 
 

@@ -25,6 +25,12 @@ def holds_run(path: Path) -> bool:
     return (path / _CONFIGURATION).is_file() or (path / _CHECKPOINTS).is_dir()
 
 
+def has_checkpoint(path: Path) -> bool:
+    """Whether the run in `path` has saved anything; one that ended while it was still starting has not."""
+    folder = path / _CHECKPOINTS
+    return folder.is_dir() and any(not entry.name.startswith(".") for entry in folder.iterdir())
+
+
 def list_runs(results_dir: Path) -> list[str]:
     """Ids of the runs in `results_dir`, sorted; empty when the folder does not exist."""
     if not results_dir.is_dir():
@@ -61,10 +67,13 @@ class RunFolder:
         run = cls(results / run_id)
         try:
             run._refuse_unusable_folder()
-            exists = holds_run(run.path)
+            exists = has_checkpoint(run.path)
             if resume and not exists:
                 there = ", ".join(list_runs(results)) or "none"
-                raise RunFolderError(f"Nothing to resume: no run '{run_id}' in {results}. Runs there: {there}.")
+                why = f"no run '{run_id}' in {results}. Runs there: {there}."
+                if holds_run(run.path):
+                    why = f"run '{run_id}' in {results} ended before it saved anything. Start it again without --resume."
+                raise RunFolderError(f"Nothing to resume: {why}")
             if exists and not resume and not force:
                 raise RunFolderError(f"Run id '{run_id}' exists in {results}; use --resume, --force or another --run-id.")
         except OSError as error:
@@ -73,7 +82,7 @@ class RunFolder:
 
     @classmethod
     def create(cls, results_dir: str | Path, run_id: str, resume: bool = False, force: bool = False) -> RunFolder:
-        """Make the folder of a new run, or take that of an old one, and lock it.
+        """Make the folder of a new run, or take that of an old one, and lock it. A run that never saved anything is begun anew.
 
         Nothing in an existing folder is touched before its lock is taken, and nothing at all when the answer is no.
 

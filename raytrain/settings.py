@@ -20,6 +20,7 @@ from trainers.settings import (
     Number,
     PositiveFloat,
     PositiveInt,
+    PPOHyperparameters,
     SACHyperparameters,
     SACSettings,
     Settings,
@@ -43,6 +44,12 @@ class EnvSettings(Settings):
     """Root of every random stream of the run; -1 draws one at the start and saves it."""
     step_timeout_s: PositiveFloat | None = None
     """Seconds after which a step counts as hung; ``null`` waits for ever."""
+    frame_stack: PositiveInt = 1
+    """Newest observations that are shown together, on a new first axis (oldest first)."""
+    action_repeat: PositiveInt = 1
+    """Environment steps that each action is repeated for, their rewards summed up."""
+    atari_preprocessing: Flag = True
+    """Give Atari games (ALE/…) their standard preprocessing: 84 × 84 grey pixels, 4 frames per step, 4 stacked."""
 
 
 class DistributedSettings(Settings):
@@ -245,8 +252,32 @@ def _behavior_warnings(name: str, settings: AnyBehaviorSettings) -> list[str]:
         for key, (span, consequence) in spans.items()
         if span > settings.max_steps
     ]
-    if isinstance(values, SACHyperparameters):
-        found += [f"{name}: {sentence}" for sentence in _unused(values)]
+    unused = _unused(values) if isinstance(values, SACHyperparameters) else []
+    return found + [f"{name}: {sentence}" for sentence in [*unused, *_network_warnings(settings)]]
+
+
+def _network_warnings(settings: AnyBehaviorSettings) -> list[str]:
+    """One sentence for each network setting that does less than it says, as far as that shows without the observations."""
+    found, network, values = [], settings.network_settings, settings.hyperparameters
+    if network.model_kwargs and network.model is None:
+        found.append("network_settings.model_kwargs are not used: network_settings.model is null.")
+    memory = network.memory
+    if memory is None:
+        return found
+    length = memory.sequence_length
+    if isinstance(values, PPOHyperparameters):
+        if memory.burn_in is not None:
+            found.append(f"network_settings.memory.burn_in={memory.burn_in} is not used: ppo keeps the critic's memory instead.")
+        if length > settings.time_horizon:
+            found.append(
+                f"network_settings.memory.sequence_length={length} is larger than time_horizon={settings.time_horizon}: no sequence is "
+                "longer than a trajectory."
+            )
+    if values.batch_size < length:
+        found.append(
+            f"hyperparameters.batch_size={values.batch_size} is smaller than network_settings.memory.sequence_length={length}: a "
+            "minibatch is one sequence."
+        )
     return found
 
 

@@ -2,58 +2,117 @@
 
 from __future__ import annotations
 
-from envs.specs import ActionSpec, path_text
+from envs import atari
+from envs.factories import EnvFactory
+from envs.specs import ActionSpec, ObservationSpec, path_text
+from raytrain.collector import TAPE_ROWS
+from raytrain.config_text import network_layers
 from raytrain.plan import Plan
+from trainers.architecture import Architecture, ImageInput, VectorInput
+from trainers.networks import body_width
+from trainers.settings import NetworkSettings, SACSettings
+from trainers.trajectory import row_bytes
 
 _SPACES = {"box": "Box", "discrete": "Discrete", "multi_discrete": "MultiDiscrete", "multi_binary": "MultiBinary"}
 
 
 def startup_rows(plan: Plan) -> list[tuple[str, str]]:
-    """(name, text) rows: spaces, distribution, mapping, normalisation, network, stepping.
+    """(name, text) rows, one for each item: observations, what is put around the environment, actions, masks, networks, memory, engine.
 
     The parts of a Tuple or Dict of actions have rows of their own, named by their place: ``mapping[0]``, ``mapping['arm'][1]``.
     """
+    arch = plan.architecture
+    rows = [*_observations(plan, arch), *_wrappers(plan), *_actions(plan)]
+    masked = f"given by the environment for {plan.spec.action.choices} choices; what is not allowed has probability 0"
+    rows.append(("mask", masked if plan.spec.action.masked else "none"))
+    rows.append(("network", _network(plan, arch)))
+    rows.append(("memory", _memory(plan, arch)))
+    rows.append(("acting", plan.policy().engine))
+    if isinstance(plan.settings, SACSettings):
+        rows.append(("replay buffer", _replay(plan)))
+    if arch.images:
+        rows += _rows_of_images(plan, arch)
+    return rows
+
+
+# -- observations ------------------------------------------------------------------------------------------------------
+
+
+def _observations(plan: Plan, arch: Architecture) -> list[tuple[str, str]]:
+    vectors, images = ({part.name: part for part in parts} for parts in (arch.vectors, arch.images))
+    rows = []
+    for o in plan.spec.observations:
+        taken = _image(images[o.name], arch) if o.name in images else _vector(o, vectors[o.name])
+        rows.append((f"observation {o.name}", f"{_observation_space(o)} → {taken}"))
+    return rows + [(f"observation {name}", "left out: text, which networks cannot take in") for name in plan.spec.left_out]
+
+
+def _observation_space(o: ObservationSpec) -> str:
+    """The space as it was, and the dtype in which it is stored."""
+    if o.kind == "categorical":
+        size = str(o.choices[0]) if len(o.choices) == 1 else f"[{_some(o.choices)}]"
+        start = f", start {_some(o.starts)}" if any(o.starts) else ""
+        return f"{'Discrete' if o.shape == (1,) else 'MultiDiscrete'}({size}{start}) {o.dtype}"
+    return f"{'MultiBinary' if o.kind == 'binary' else 'Box'} {o.shape} {o.dtype}"
+
+
+def _vector(o: ObservationSpec, part: VectorInput) -> str:
+    if o.kind == "categorical":
+        return f"one-hot, {_count(part.width, 'number')}"
+    numbers = _count(part.width, "number") + (", flattened" if len(o.shape) > 1 else "")
+    if o.kind == "binary":
+        return f"{numbers}, 0 or 1"
+    return f"{numbers}, {'normalised' if part.normalized else 'as it is' if part.width == 1 else 'as they are'}"
+
+
+def _image(image: ImageInput, arch: Architecture) -> str:
+    parts = [f"image of {image.height} × {image.width} pixels, {_channels(image)}", "divided by 255" if image.scale else "values as they are"]
+    if image.is_ambiguous:
+        parts.insert(1, f"a guess, since the first axis is as long as the last: set observations.{image.name}.channels")
+    parts.append(f"encoder {image.encoder}" if arch.model is None else f"model {arch.model.factory}")
+    return ", ".join(parts)
+
+
+def _channels(image: ImageInput) -> str:
+    stacked = dict(zip(image.layout, image.shape, strict=True)).get("S")
+    count = image.channels if stacked is None else image.channels // stacked
+    where = "" if "C" not in image.layout else " first" if image.layout.index("C") < image.layout.index("H") else " last"
+    return _count(count, "channel") + where + (f" × {_count(stacked, 'frame')}" if stacked else "")
+
+
+def _wrappers(plan: Plan) -> list[tuple[str, str]]:
+    """What is put around the environment, if anything is."""
+    options, parts = plan.env_options, []
+    factory = EnvFactory(plan.env, plan.env_kwargs, plan.import_dirs, options)
+    if factory.is_preprocessed_atari:
+        parts.append(atari.describe(plan.env.rpartition(":")[2], plan.env_kwargs))
+    if options.action_repeat > 1:
+        parts.append(f"each action for {options.action_repeat} steps of the environment, rewards summed up")
+    if options.frame_stack > 1:
+        parts.append(f"the newest {options.frame_stack} observations together, on a new first axis, oldest first")
+    return [("preprocessing", "; ".join(parts))] if parts else []
+
+
+# -- actions -----------------------------------------------------------------------------------------------------------
+
+
+def _actions(plan: Plan) -> list[tuple[str, str]]:
     settings, action = plan.settings, plan.spec.action
     use_sde = getattr(settings.hyperparameters, "use_sde", False)
-    rows = [
-        (f"observation {o.name}", f"shape {o.shape}, {o.dtype}" + (", normalised" if settings.network_settings.normalize else ", as it is"))
-        for o in plan.spec.observations
-    ]
-    parts = [(path_text(part.path), part.action) for part in action.parts]
+    parts, rows = [(path_text(part.path), part.action) for part in action.parts], []
     if parts:
         container = "Tuple" if isinstance(action.parts[0].path[0], int) else "Dict"
         rows.append(("action", f"{container}, parts {', '.join(place for place, _ in parts)}, joint log-probability"))
     for place, part in parts or [("", action)]:
         rows += [
-            (f"action{place}", _space(part)), (f"distribution{place}", _distribution(part, settings.trainer_type, use_sde)),
+            (f"action{place}", _action_space(part)), (f"distribution{place}", _distribution(part, settings.trainer_type, use_sde)),
             (f"mapping{place}", _mapping(part)),
         ]
-    rows.append(("network", _network(plan)))
-    if settings.trainer_type == "sac":
-        rows.append(("replay buffer", _replay(plan)))
-    rows.append(("mask, memory", "none"))
     return rows
 
 
-def _network(plan: Plan) -> str:
-    network = plan.settings.network_settings
-    critics = "actor and critic apart"
-    if plan.settings.trainer_type == "sac":
-        critics = "actor apart from twin critics with target networks"
-    elif plan.settings.hyperparameters.shared_critic:
-        critics = "one body for actor and critic"
-    return f"{network.num_layers} × {network.hidden_units} {network.activation}, {critics}, float32"
-
-
-def _replay(plan: Plan) -> str:
-    hyper, size = plan.settings.hyperparameters, plan.replay_bytes()
-    amount = f"{size / 1e9:,.1f} GB" if size >= 1e9 else f"{size / 1e6:,.1f} MB"
-    saved = "saved with each checkpoint" if hyper.save_replay_buffer else "not saved (save_replay_buffer)"
-    return f"{hyper.buffer_size:,} frames, {amount} in the trainer, {saved}"
-
-
-def _space(action: ActionSpec) -> str:
-    size = f"{action.continuous_size} dimensions" if action.kind == "box" else f"branches of {', '.join(map(str, action.discrete_branches))}"
+def _action_space(action: ActionSpec) -> str:
+    size = _count(action.continuous_size, "dimension") if action.kind == "box" else f"branches of {_some(action.discrete_branches)}"
     return f"{_SPACES[action.kind]}, {size}, {action.dtype}"
 
 
@@ -70,7 +129,75 @@ def _distribution(action: ActionSpec, trainer_type: str, use_sde: bool) -> str:
 def _mapping(action: ActionSpec) -> str:
     if action.kind == "box":
         pairs = [f"[{low:g}, {high:g}]" for low, high in zip(action.low, action.high)]
-        return f"[-1, 1] → {pairs[0] if len(set(pairs)) == 1 else ', '.join(pairs[:6]) + (' …' if len(pairs) > 6 else '')}"
+        return f"[-1, 1] → {pairs[0] if len(set(pairs)) == 1 else _some(pairs)}"
     if any(action.starts):
-        return f"index + start ({', '.join(map(str, action.starts))})"
+        return f"index + start ({_some(action.starts)})"
     return "index as it is"
+
+
+# -- networks ----------------------------------------------------------------------------------------------------------
+
+
+def _network(plan: Plan, arch: Architecture) -> str:
+    if plan.settings.trainer_type == "sac":
+        critics = "actor apart from twin critics with target networks"
+    elif plan.settings.hyperparameters.shared_critic:
+        critics = "one body for actor and critic"
+    else:
+        critics = "actor and critic apart"
+    return f"{_body(plan.settings.network_settings, arch)}, {critics}, float32"
+
+
+def _body(network: NetworkSettings, arch: Architecture) -> str:
+    """Dense layers, and what they stand on where that is more than the numbers of the observations."""
+    if arch.model is not None:
+        return f"{network_layers(network)}, {_count(body_width(arch), 'output')}"
+    dense = network_layers(network)
+    if not arch.images:
+        return dense
+    numbers = f" and {_count(arch.vector_width, 'number')}" if arch.vector_width else ""
+    return f"{_count(len(arch.images), 'encoder')} of {arch.image_units}{numbers}, {dense}"
+
+
+def _memory(plan: Plan, arch: Architecture) -> str:
+    memory = arch.memory
+    if memory is None:
+        return "none"
+    text = f"LSTM of {memory.units} units (memory_size {memory.size}), learnt in sequences of {memory.sequence_length} agent steps"
+    if plan.settings.trainer_type == "sac" and memory.burn_in:
+        text += f" after {memory.burn_in} that only warm the critics' memory up"
+    return text
+
+
+def _replay(plan: Plan) -> str:
+    hyper = plan.settings.hyperparameters
+    saved = "saved with each checkpoint" if hyper.save_replay_buffer else "not saved (save_replay_buffer)"
+    return f"{hyper.buffer_size:,} frames, {_bytes(plan.replay_bytes())} in the trainer, {saved}"
+
+
+def _rows_of_images(plan: Plan, arch: Architecture) -> list[tuple[str, str]]:
+    """What images cost: nobody expects it from the number of steps."""
+    row, steps = row_bytes(plan.spec, arch.memory_size), max(TAPE_ROWS, plan.settings.time_horizon)
+    tapes = f"{plan.agents} × {steps} steps of {_bytes(row)}, and those on their way"
+    rows = [("trajectories", f"up to {_bytes(plan.collecting_bytes())} in each env manager: {tapes}")]
+    if plan.settings.trainer_type == "ppo":
+        rows.append(("buffer", f"up to {plan.max_rows():,} agent steps, {_bytes(plan.buffer_bytes())} in the trainer"))
+    return rows
+
+
+# -- words -------------------------------------------------------------------------------------------------------------
+
+
+def _some(values: tuple | list) -> str:
+    return ", ".join(map(str, values[:6])) + (f", … ({len(values)})" if len(values) > 6 else "")
+
+
+def _count(number: int, one: str) -> str:
+    return f"{number:,} {one}{'' if number == 1 else 's'}"
+
+
+def _bytes(size: int) -> str:
+    for unit, factor in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
+        if size >= factor:
+            return f"{size / factor:,.1f} {unit}"
+    return f"{size} bytes"

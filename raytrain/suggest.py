@@ -10,7 +10,16 @@ from typing import Annotated, Any, Union, get_args, get_origin
 
 from pydantic import BaseModel
 
-from raytrain.other_names import COUNTERPARTS, NOT_AVAILABLE, OTHER_NAMES, OTHER_NAMES_UNDER, OTHER_VALUES, converted
+from raytrain.other_names import (
+    COUNTERPARTS,
+    NO_COUNTERPART,
+    NOT_AVAILABLE,
+    OTHER_NAMES,
+    OTHER_NAMES_UNDER,
+    OTHER_VALUES,
+    converted,
+    recurrent,
+)
 from raytrain.settings import RunConfig
 from raytrain.yaml_source import KeyPath
 from trainers.settings import DEFAULT_TRAINER, SETTINGS_BY_TRAINER
@@ -93,6 +102,12 @@ def explain_unknown_key(path: KeyPath, value: Any, data: Mapping[str, Any]) -> t
         return f"it belongs at {' or '.join(elsewhere[:2])}", elsewhere[0]
     if key in NOT_AVAILABLE:
         return f"known from ML-Agents: {NOT_AVAILABLE[key]}", ""
+    if key in NO_COUNTERPART:
+        return NO_COUNTERPART[key], ""
+    if (memory := recurrent(key, value, _nearby(path, data))) is not None:
+        advice, replacement = memory
+        place = next((_concrete(other, path, data) for other in paths if other[-1] == replacement), "")
+        return advice.format(place=place), place
     if (conversion := converted(key, value, _nearby(path, data))) is not None:
         advice, replacement = conversion
         if trainer != "sac":
@@ -113,7 +128,7 @@ def explain_unknown_key(path: KeyPath, value: Any, data: Mapping[str, Any]) -> t
 
 def explain_value(key: str, value: Any) -> str:
     """What to write for a value that other libraries give `key`, empty where nothing is known."""
-    return OTHER_VALUES.get((key, value), "") if isinstance(value, str | int) and not isinstance(value, bool) else ""
+    return OTHER_VALUES.get((key, value), "") if isinstance(value, str | int) else ""
 
 
 def nearest(word: str, known: list[str], cutoff: float = 0.6) -> str:
@@ -190,13 +205,14 @@ def _concrete(other: KeyPath, path: KeyPath, data: Mapping[str, Any]) -> str:
     """`other` as text, with `ANY_NAME` replaced by the behavior that `path` is in, or the only one of the file."""
     if ANY_NAME not in other:
         return ".".join(other)
+    below = ["<observation>" if key == ANY_NAME else key for key in other[2:]]
     if path[0] == "default_settings":
-        return ".".join((path[0], *other[2:]))
+        return ".".join((path[0], *below))
     behaviors = data.get("behaviors")
     names = [str(name) for name in behaviors] if isinstance(behaviors, dict) else []
     inside = path[1] if path[0] == "behaviors" and len(path) > 2 else None
     name = inside or (names[0] if len(names) == 1 else "<behavior>")
-    return ".".join(name if key == ANY_NAME else key for key in other)
+    return ".".join((other[0], name, *below))
 
 
 def _declared(annotation: Any, trainer_type: str) -> Any:

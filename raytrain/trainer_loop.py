@@ -111,7 +111,7 @@ class TrainerLoop:
         self._clock = clock
         self._started_s = self._window_s = clock()
         self._window_steps, self._window_updates = trainer.agent_steps, trainer.updates
-        self._env_steps_before = env_steps
+        self._env_steps_before, self._agent_steps_before = env_steps, trainer.agent_steps
         self._longest_episode: dict[str, int] = {}
         self._recent_returns: list[float] = []
         self._held_versions: list[tuple[int, int, float]] = []  # (oldest, rows, mean version) of items held
@@ -169,7 +169,12 @@ class TrainerLoop:
 
     def _may_grant_more(self) -> bool:
         """Whether credit should go out without an update; not once the run is over, when rows could only be dropped."""
-        return not self.finished and self._credit.has_more(self._trainer.rows_wanted, self._trainer.rows_held)
+        return not self.finished and self._credit.has_more(self._trainer.rows_wanted, self._trainer.rows_held, self._steps_left)
+
+    @property
+    def _steps_left(self) -> int:
+        """Agent steps until ``max_steps``."""
+        return self._settings.max_steps - self._trainer.agent_steps
 
     def _learn_what_is_owed(self) -> None:
         """Update until nothing is ready: off-policy, an item may owe several calls."""
@@ -245,7 +250,8 @@ class TrainerLoop:
                 self.version = version
                 trainer.published(version)
                 self._policy = trainer.policy_weights()
-            credit = self._credit.grant(version, trainer.rows_wanted, trainer.rows_held) if with_grant else self._credit.credit()
+            granted = (trainer.rows_wanted, trainer.rows_held, self._steps_left)
+            credit = self._credit.grant(version, *granted) if with_grant else self._credit.credit()
             self._sink.publish(PolicyMessage(self._serial, version, self._policy, credit))
             self._published_s = self._clock()
 
@@ -281,7 +287,7 @@ class TrainerLoop:
         if elapsed > _SHORTEST_WINDOW_S:
             self._stats.put(STEPS_PER_SECOND, (trainer.agent_steps - self._window_steps) / elapsed)
             self._stats.put(UPDATES_PER_SECOND, (trainer.updates - self._window_updates) / elapsed)
-        self._stats.put("System/Agent Steps Consumed", self.ledger.consumed)
+        self._stats.put("System/Agent Steps Consumed", self._agent_steps_before + self.ledger.consumed)
         self._stats.put("System/Agent Steps Dropped", sum(self.ledger.dropped.values()))
         self._stats.put("System/Env Steps", self._env_steps_before + self.ledger.env_steps)
         self._stats.put("System/Updates", trainer.updates)

@@ -1,11 +1,13 @@
 """Noise matrices of generalized state-dependent exploration, one per agent.
 
-Letters: ``n`` agents of one call, ``U`` width of the actor's body (features), ``C`` continuous dimensions.
+Letters: ``n`` agents of one call, ``F`` features on which the actor's heads stand, ``C`` continuous dimensions.
 """
 
 from __future__ import annotations
 
 import numpy as np
+
+from trainers.agent_slots import check_slots, with_room
 
 VARIANCE_FLOOR = 1e-6
 """Added to the variance of u: features that are all 0 leave a density, not a point."""
@@ -19,8 +21,8 @@ def marginal_log_std(features: np.ndarray, variance: np.ndarray) -> np.ndarray:
     Source: Raffin, Kober & Stulp 2021, https://arxiv.org/abs/2005.05719, section 2 (the floor as in Stable-Baselines3).
 
     Args:
-        features: z, float32 ``[n, U]``.
-        variance: σ² transposed, float32 ``[C, U]``.
+        features: z, float32 ``[n, F]``.
+        variance: σ² transposed, float32 ``[C, F]``.
 
     Returns:
         float32 ``[n, C]``, in Fortran order.
@@ -33,7 +35,7 @@ def marginal_log_std(features: np.ndarray, variance: np.ndarray) -> np.ndarray:
 
 
 class ExplorationNoise:
-    """ε of each agent: standard normal ``[U, C]``, the same from step to step until it is drawn anew.
+    """ε of each agent: standard normal ``[F, C]``, the same from step to step until it is drawn anew.
 
     The exploration of an agent is then a function of what it observes, u − μ = z·(ε ⊙ σ), and smooth over an episode where
     independent noise at each step would shake. ε does not depend on σ, so new weights change the scale of an agent's exploration
@@ -43,7 +45,7 @@ class ExplorationNoise:
     drawn every n steps).
 
     Args:
-        features: U.
+        features: F.
         size: C.
         steps: decisions of one agent that one ε serves; None for a whole episode.
     """
@@ -52,7 +54,7 @@ class ExplorationNoise:
         if steps is not None and steps < 1:
             raise ValueError(f"Expected noise_steps to be at least 1 decision or None (one draw per episode), received {steps}.")
         self._steps = steps
-        self._noise = np.empty((0, size, features), np.float32)  # [slot, C, U]: products along the last axis
+        self._noise = np.empty((0, size, features), np.float32)  # [slot, C, F]: products along the last axis
         self._left = np.empty(0, np.int64)  # decisions that the slot's ε still serves; 0 before the first draw
 
     def advance(self, agent_id: np.ndarray, first: np.ndarray | None, n: int, rng: np.random.Generator) -> None:
@@ -66,15 +68,10 @@ class ExplorationNoise:
         Raises:
             ValueError: an array of another shape or dtype, or a negative slot.
         """
-        if agent_id.shape != (n,) or agent_id.dtype.kind not in "iu":
-            raise ValueError(f"Expected agent_id int64 [{n}], received {agent_id.dtype} {list(agent_id.shape)}.")
-        if first is not None and (first.shape != (n,) or first.dtype != np.bool_):
-            raise ValueError(f"Expected first bool [{n}], received {first.dtype} {list(first.shape)}.")
+        check_slots(agent_id, first, n)
         if n == 0:
             return
-        if np.minimum.reduce(agent_id) < 0:
-            raise ValueError(f"Expected agent slots of at least 0, received {int(agent_id.min())}.")
-        self._grow_to(int(np.maximum.reduce(agent_id)) + 1)
+        self._noise, self._left = with_room(self._noise, agent_id), with_room(self._left, agent_id)
         left = self._left[agent_id]
         due = left == 0
         if first is not None:
@@ -91,8 +88,8 @@ class ExplorationNoise:
         """u − μ = z·(ε ⊙ σ) of each agent with its ε; changes nothing.
 
         Args:
-            features: z, float32 ``[n, U]``.
-            std: σ transposed, float32 ``[C, U]``.
+            features: z, float32 ``[n, F]``.
+            std: σ transposed, float32 ``[C, F]``.
             agent_id: int64 ``[n]``, slots for which `advance` was called before.
 
         Returns:
@@ -101,12 +98,3 @@ class ExplorationNoise:
         scaled = self._noise[agent_id]
         scaled *= std
         return np.matmul(scaled, features[:, :, None])[:, :, 0]
-
-    def _grow_to(self, slots: int) -> None:
-        have = len(self._left)
-        if slots <= have:
-            return
-        noise = np.zeros((max(slots, 2 * have), *self._noise.shape[1:]), np.float32)
-        left = np.zeros(len(noise), np.int64)
-        noise[:have], left[:have] = self._noise, self._left
-        self._noise, self._left = noise, left

@@ -1,18 +1,22 @@
-"""Layout, names and first weights of the actor and critic networks.
+"""Layout and names of the tensors of the actor and critic networks; their first weights are in `trainers.initial_weights`.
 
 The NumPy policy and the TensorFlow graph both read their layers from here, so a tensor has one name and one shape:
 
+    actor/encoder_{i}/…                layers of visual encoder i (see `trainers.encoders`), then its /dense/kernel, /bias
     actor/dense_{i}/kernel, /bias      body: dense layers, each followed by the activation
+    actor/model/…                      in place of both: the variables of a user's own Keras model (see `trainers.keras_model`)
+    actor/lstm/kernel, /recurrent_kernel, /bias   recurrent layer between body and heads, with a memory only
     actor/mean/kernel, /bias           head of the continuous part: mean of a Gaussian
     actor/log_std                      its log standard deviation (see `Distribution`): a free vector [C],
-    actor/log_std/kernel, /bias        a head [U, C] and [C], or the [U, C] of generalized state-dependent exploration
+    actor/log_std/kernel, /bias        a head [F, C] and [C], or the [F, C] of generalized state-dependent exploration
     actor/branch_{b}/kernel, /bias     head of discrete branch b: logits
-    critic/dense_{i}/kernel, /bias     body of the critic (absent with a shared critic)
+    critic/…                           encoders, body and recurrent layer of the critic (absent with a shared critic)
     critic/value_{signal}/kernel, /bias  value head of a reward signal
-    normalizer/{observation}/mean, /std  only with ``network_settings.normalize``
+    normalizer/{observation}/mean, /std  of each normalised observation
 
-All tensors are float32; a kernel is ``[inputs, outputs]``, applied as ``x @ kernel + bias``. The input of every body is the
-concatenation of all flattened observations in the order of the spec. ``n`` rows, ``U`` hidden units, ``C`` continuous dimensions.
+All tensors are float32; a kernel is ``[inputs, outputs]``, applied as ``x @ kernel + bias``. The body's input is the joined vector
+(see `trainers.inputs`) followed by the outputs of the encoders. ``n`` rows, ``C`` continuous dimensions, ``H`` and ``F`` as in
+`trainers.architecture`.
 """
 
 from __future__ import annotations
@@ -23,8 +27,8 @@ from typing import Literal
 
 import numpy as np
 
-from envs.specs import BehaviorSpec, Observations
-from trainers.settings import NetworkSettings
+from trainers.architecture import Architecture, ImageInput
+from trainers.encoders import convolutions, encoder_prefix, flat_width
 from trainers.trainer import Weights
 
 LOG_STD = "actor/log_std"
@@ -34,8 +38,8 @@ Distribution = Literal["gaussian", "squashed_gaussian", "gsde"]
 
 - ``"gaussian"``: N(μ, σ²), log σ a free vector ``actor/log_std`` ``[C]``; not squashed (PPO).
 - ``"squashed_gaussian"``: tanh(u), u ~ N(μ, σ²), log σ a head ``actor/log_std`` on the actor's body (SAC).
-- ``"gsde"``: tanh(u), u = μ + z·(ε ⊙ σ) with the body's output z, log σ a free matrix ``actor/log_std`` ``[U, C]`` and noise ε
-  ``[U, C]`` that is kept for many steps: generalized state-dependent exploration, Raffin et al. 2021,
+- ``"gsde"``: tanh(u), u = μ + z·(ε ⊙ σ) with the features z, log σ a free matrix ``actor/log_std`` ``[F, C]`` and noise ε
+  ``[F, C]`` that is kept for many steps: generalized state-dependent exploration, Raffin et al. 2021,
   https://arxiv.org/abs/2005.05719, section 3.
 """
 
@@ -73,110 +77,137 @@ class Dense:
         return f"{self.name}/bias"
 
 
-def input_size(spec: BehaviorSpec) -> int:
-    """Width of the network input: elements of all observations of one agent."""
-    return sum(o.size for o in spec.observations)
+@dataclass(frozen=True)
+class Lstm:
+    """A recurrent layer: x_t ``[n, inputs]`` and memory (h, c) -> h ``[n, units]`` and the next memory.
 
+    z = x @ kernel + h @ recurrent_kernel + bias, split into i, f, g, o; c' = σ(f) ⊙ c + σ(i) ⊙ tanh(g); h' = σ(o) ⊙ tanh(c').
 
-def network_inputs(spec: BehaviorSpec, obs: Observations, out: np.ndarray | None = None) -> np.ndarray:
-    """All observations of `n` agents as one network input, flattened and joined in the order of the spec.
+    Source: Hochreiter & Schmidhuber 1997; forget gates: Gers, Schmidhuber & Cummins 2000. Gate order as in Keras.
 
-    Args:
-        obs: name -> ``[n, *shape]``, any real dtype.
-        out: float32 ``[at least n, input_size]`` to write to, so that a caller can use one buffer again and again.
-
-    Returns:
-        float32 ``[n, input_size]``. Shares memory with `obs` where nothing had to be copied (one float32 observation): read only.
-
-    Raises:
-        ValueError: an observation is missing, unknown, or of another shape than the spec says.
+    Attributes:
+        name: prefix of its tensors.
+        inputs, units: widths.
     """
-    return join_observations(spec, obs, check_observations(spec, obs), out)
+
+    name: str
+    inputs: int
+    units: int
+
+    @property
+    def kernel(self) -> str:
+        """Tensor name, shape ``[inputs, 4 · units]``."""
+        return f"{self.name}/kernel"
+
+    @property
+    def recurrent_kernel(self) -> str:
+        """Tensor name, shape ``[units, 4 · units]``."""
+        return f"{self.name}/recurrent_kernel"
+
+    @property
+    def bias(self) -> str:
+        """Tensor name, shape ``[4 · units]``."""
+        return f"{self.name}/bias"
+
+    @property
+    def layout(self) -> Layout:
+        """Its tensors."""
+        gates = 4 * self.units
+        return {self.kernel: (self.inputs, gates), self.recurrent_kernel: (self.units, gates), self.bias: (gates,)}
 
 
-def join_observations(spec: BehaviorSpec, obs: Observations, n: int, out: np.ndarray | None = None) -> np.ndarray:
-    """`network_inputs` of observations that `check_observations` has found right and of `n` agents."""
-    flat = [obs[o.name] if len(o.shape) == 1 else obs[o.name].reshape(n, o.size) for o in spec.observations]
-    if len(flat) == 1 and flat[0].dtype == np.float32 and flat[0].flags.c_contiguous:
-        return flat[0]
-    inputs = np.empty((n, input_size(spec)), np.float32) if out is None else out[:n]
-    column = 0
-    for x in flat:
-        inputs[:, column : column + x.shape[1]] = x
-        column += x.shape[1]
-    return inputs
+def encoder_dense(arch: Architecture, image: ImageInput, scope: str = "actor") -> Dense:
+    """The dense layer at the end of a visual encoder, followed by the activation."""
+    return Dense(f"{encoder_prefix(arch, image, scope)}/dense", flat_width(image), arch.image_units, HIDDEN_GAIN)
 
 
-def check_observations(spec: BehaviorSpec, obs: Observations) -> int:
-    """The number of agents `n` in a batch of observations ``[n, *shape]``.
-
-    Raises:
-        ValueError: an observation is missing, unknown, or of another shape than the spec says.
-    """
-    if obs.keys() != {o.name for o in spec.observations}:
-        raise ValueError(f"Expected the observations {[o.name for o in spec.observations]}, received {list(obs)}.")
-    n = len(obs[spec.observations[0].name]) if obs[spec.observations[0].name].ndim else 0
-    for o in spec.observations:
-        shape = obs[o.name].shape
-        if shape != (n, *o.shape):
-            hint = " A single observation needs a leading dimension: obs[None]." if shape == o.shape else ""
-            expected = ", ".join(map(str, ("n", *o.shape)))
-            raise ValueError(
-                f"Expected observation '{o.name}' of shape [{expected}], agents first and the same n for all observations, "
-                f"received {list(shape)}.{hint}"
-            )
-    return n
+def body_layers(arch: Architecture, scope: str = "actor") -> tuple[Dense, ...]:
+    """Dense layers after the encoders; `scope` is ``"actor"`` or ``"critic"``. None where a model of the user's takes their place."""
+    if arch.model is not None:
+        return ()
+    widths = [arch.encoded_width, *arch.layers]
+    return tuple(Dense(f"{scope}/dense_{i}", widths[i], widths[i + 1], HIDDEN_GAIN) for i in range(len(arch.layers)))
 
 
-def body_layers(spec: BehaviorSpec, network: NetworkSettings, scope: str = "actor") -> tuple[Dense, ...]:
-    """Dense layers between network input and heads; `scope` is ``"actor"`` or ``"critic"``."""
-    widths = [input_size(spec), *[network.hidden_units] * network.num_layers]
-    return tuple(Dense(f"{scope}/dense_{i}", widths[i], widths[i + 1], HIDDEN_GAIN) for i in range(network.num_layers))
+def body_width(arch: Architecture) -> int:
+    """U: outputs of the dense layers (of the encoders without any), or of the user's model."""
+    if arch.model is not None:
+        from trainers.keras_model import output_width  # loads TensorFlow, so only where it is needed
+
+        return output_width(arch)
+    return arch.layers[-1] if arch.layers else arch.encoded_width
 
 
-def action_heads(spec: BehaviorSpec, network: NetworkSettings, distribution: Distribution = "gaussian") -> tuple[Dense, ...]:
-    """Heads on the actor's body: the mean of the continuous part if there is one, log σ if squashed, the logits of each branch."""
-    heads = []
-    if spec.action.continuous_size:
-        heads.append(Dense("actor/mean", network.hidden_units, spec.action.continuous_size, POLICY_HEAD_GAIN))
+def lstm_layer(arch: Architecture, scope: str = "actor") -> Lstm | None:
+    """The recurrent layer after the body; None without a memory."""
+    return Lstm(f"{scope}/lstm", body_width(arch), arch.memory.units) if arch.memory else None
+
+
+def features_width(arch: Architecture) -> int:
+    """F: what the heads stand on, H with a memory, else U."""
+    return arch.memory.units if arch.memory else body_width(arch)
+
+
+def action_heads(arch: Architecture, distribution: Distribution = "gaussian") -> tuple[Dense, ...]:
+    """Heads on the actor's features: the mean of the continuous part if there is one, log σ if squashed, the logits of each branch."""
+    heads, action, features = [], arch.spec.action, features_width(arch)
+    if action.continuous_size:
+        heads.append(Dense("actor/mean", features, action.continuous_size, POLICY_HEAD_GAIN))
         if distribution == "squashed_gaussian":
-            heads.append(Dense(LOG_STD, network.hidden_units, spec.action.continuous_size, POLICY_HEAD_GAIN))
-    for b, choices in enumerate(spec.action.discrete_branches):
-        heads.append(Dense(f"actor/branch_{b}", network.hidden_units, choices, POLICY_HEAD_GAIN))
+            heads.append(Dense(LOG_STD, features, action.continuous_size, POLICY_HEAD_GAIN))
+    for b, choices in enumerate(action.discrete_branches):
+        heads.append(Dense(f"actor/branch_{b}", features, choices, POLICY_HEAD_GAIN))
     return tuple(heads)
 
 
-def value_heads(network: NetworkSettings, value_signals: Sequence[str]) -> tuple[Dense, ...]:
-    """One head of width 1 per reward signal, on the critic's body (on the actor's with a shared critic)."""
-    return tuple(Dense(f"critic/value_{signal}", network.hidden_units, 1, VALUE_HEAD_GAIN) for signal in value_signals)
+def value_heads(arch: Architecture, value_signals: Sequence[str]) -> tuple[Dense, ...]:
+    """One head of width 1 per reward signal, on the critic's features (on the actor's with a shared critic)."""
+    return tuple(Dense(f"critic/value_{signal}", features_width(arch), 1, VALUE_HEAD_GAIN) for signal in value_signals)
 
 
-def actor_layout(spec: BehaviorSpec, network: NetworkSettings, distribution: Distribution = "gaussian") -> Layout:
+def encoder_layout(arch: Architecture, scope: str = "actor") -> Layout:
+    """Tensors of all visual encoders, or of the user's model."""
+    if arch.model is not None:
+        from trainers.keras_model import model_layout
+
+        return model_layout(arch, scope)
+    layout: Layout = {}
+    for image in arch.images:
+        for conv in convolutions(image, encoder_prefix(arch, image, scope)):
+            layout[conv.kernel] = (conv.size, conv.size, conv.inputs, conv.outputs)
+            layout[conv.bias] = (conv.outputs,)
+        layout.update(_layout_of(encoder_dense(arch, image, scope)))
+    return layout
+
+
+def body_layout(arch: Architecture, scope: str = "actor") -> Layout:
+    """Tensors between inputs and heads: encoders, dense layers and the recurrent layer."""
+    lstm = lstm_layer(arch, scope)
+    return {**encoder_layout(arch, scope), **_layout_of(*body_layers(arch, scope)), **(lstm.layout if lstm else {})}
+
+
+def actor_layout(arch: Architecture, distribution: Distribution = "gaussian") -> Layout:
     """Tensors of the actor: body, heads and, with continuous actions whose log σ is no head, `LOG_STD`."""
-    layout = _layout_of(*body_layers(spec, network, "actor"), *action_heads(spec, network, distribution))
-    return {**layout, **_free_log_std(spec, network, distribution)}
+    return {**body_layout(arch, "actor"), **_layout_of(*action_heads(arch, distribution)), **free_log_std(arch, distribution)}
 
 
-def _free_log_std(spec: BehaviorSpec, network: NetworkSettings, distribution: Distribution) -> Layout:
-    size = spec.action.continuous_size
+def free_log_std(arch: Architecture, distribution: Distribution) -> Layout:
+    """The log standard deviation that stands on no body; nothing where it is a head or there are no continuous actions."""
+    size = arch.spec.action.continuous_size
     if not size or distribution == "squashed_gaussian":
         return {}
-    return {LOG_STD: (size,) if distribution == "gaussian" else (network.hidden_units, size)}
+    return {LOG_STD: (size,) if distribution == "gaussian" else (features_width(arch), size)}
 
 
-def critic_layout(
-    spec: BehaviorSpec, network: NetworkSettings, value_signals: Sequence[str] = ("extrinsic",), shared_critic: bool = False
-) -> Layout:
+def critic_layout(arch: Architecture, value_signals: Sequence[str] = ("extrinsic",), shared_critic: bool = False) -> Layout:
     """Tensors of the critic: body (none with a shared critic) and value heads."""
-    body = () if shared_critic else body_layers(spec, network, "critic")
-    return _layout_of(*body, *value_heads(network, value_signals))
+    body = {} if shared_critic else body_layout(arch, "critic")
+    return {**body, **_layout_of(*value_heads(arch, value_signals))}
 
 
-def normalizer_layout(spec: BehaviorSpec, network: NetworkSettings) -> Layout:
-    """Mean and standard deviation of each observation; empty unless the network normalises."""
-    if not network.normalize:
-        return {}
-    return {name: o.shape for o in spec.observations for name in normalizer_names(o.name)}
+def normalizer_layout(arch: Architecture) -> Layout:
+    """Mean and standard deviation of each normalised observation."""
+    return {name: o.shape for o in arch.normalized for name in normalizer_names(o.name)}
 
 
 def normalizer_names(observation: str) -> tuple[str, str]:
@@ -184,9 +215,9 @@ def normalizer_names(observation: str) -> tuple[str, str]:
     return f"normalizer/{observation}/mean", f"normalizer/{observation}/std"
 
 
-def policy_layout(spec: BehaviorSpec, network: NetworkSettings, distribution: Distribution = "gaussian") -> Layout:
+def policy_layout(arch: Architecture, distribution: Distribution = "gaussian") -> Layout:
     """Tensors that acting needs: the actor's and the normaliser's."""
-    return {**actor_layout(spec, network, distribution), **normalizer_layout(spec, network)}
+    return {**actor_layout(arch, distribution), **normalizer_layout(arch)}
 
 
 def _layout_of(*layers: Dense) -> Layout:
@@ -213,87 +244,3 @@ def check_weights(weights: Weights, layout: Layout, where: str) -> None:
             problems.append(f"{name}: expected finite numbers, received {bad} of {tensor.size} that are NaN or infinite")
     if problems:
         raise ValueError(f"Weights do not fit {where}: {'; '.join(sorted(problems))}. Check spaces and network_settings.")
-
-
-def initial_weights(
-    spec: BehaviorSpec,
-    network: NetworkSettings,
-    rng: np.random.Generator,
-    initial_std: float = 1.0,
-    value_signals: Sequence[str] = ("extrinsic",),
-    shared_critic: bool = False,
-) -> Weights:
-    """First weights of a Gaussian actor and its critic, and an identity normaliser where one is used.
-
-    The gain of value heads is 1; see `initial_actor` for the other layers. The actor is drawn first: for one state of `rng` it
-    does not depend on the critic.
-
-    Args:
-        initial_std: standard deviation of continuous actions, in policy space [-1, 1]; above 0.
-        value_signals: names of the reward signals, one value head each.
-
-    Returns:
-        float32 arrays by tensor name; `policy_layout` names those that acting needs.
-    """
-    critic = () if shared_critic else body_layers(spec, network, "critic")
-    return {
-        **initial_actor(spec, network, rng, "gaussian", float(np.log(initial_std))),
-        **initial_layers([*critic, *value_heads(network, value_signals)], rng),
-        **initial_normalizer(spec, network),
-    }
-
-
-def initial_actor(
-    spec: BehaviorSpec,
-    network: NetworkSettings,
-    rng: np.random.Generator,
-    distribution: Distribution,
-    initial_log_std: float = -3.0,
-) -> Weights:
-    """First weights of an actor: the tensors of `actor_layout`.
-
-    Kernels are orthogonal: gain sqrt(2) in the body whatever the activation, and 0.01 in the heads, so that the first policy
-    hardly depends on the observation. Biases are 0, so the first σ of a squashed Gaussian is about 1.
-
-    Source: orthogonal kernels: Saxe, McClelland & Ganguli 2014, https://arxiv.org/abs/1312.6120. Small last policy layer:
-    Andrychowicz et al. 2021, https://arxiv.org/abs/2006.05990, section 3.2. Gains as in the PPO of OpenAI Baselines: Huang et
-    al. 2022, https://iclr-blog-track.github.io/2022/03/25/ppo-implementation-details/, detail 2.
-
-    Args:
-        initial_log_std: every element of a free ``actor/log_std`` (``"gaussian"``, ``"gsde"``), in policy space [-1, 1]; a
-            squashed Gaussian has none.
-    """
-    weights = initial_layers([*body_layers(spec, network, "actor"), *action_heads(spec, network, distribution)], rng)
-    for name, shape in _free_log_std(spec, network, distribution).items():
-        weights[name] = np.full(shape, initial_log_std, np.float32)
-    return weights
-
-
-def initial_layers(layers: Sequence[Dense], rng: np.random.Generator) -> Weights:
-    """Orthogonal kernels of each layer's gain, drawn in the order given, and biases of 0."""
-    weights: Weights = {}
-    for dense in layers:
-        weights[dense.kernel] = orthogonal(dense.inputs, dense.outputs, dense.gain, rng)
-        weights[dense.bias] = np.zeros(dense.outputs, np.float32)
-    return weights
-
-
-def initial_normalizer(spec: BehaviorSpec, network: NetworkSettings) -> Weights:
-    """The tensors of `normalizer_layout` that change nothing: mean 0, standard deviation 1."""
-    layout = normalizer_layout(spec, network)
-    return {name: (np.zeros if name.endswith("/mean") else np.ones)(shape, np.float32) for name, shape in layout.items()}
-
-
-def orthogonal(inputs: int, outputs: int, gain: float, rng: np.random.Generator) -> np.ndarray:
-    """A uniformly distributed kernel whose rows or columns, whichever are fewer, are orthogonal vectors of length `gain`.
-
-    Source: Saxe, McClelland & Ganguli 2014, https://arxiv.org/abs/1312.6120. The sign of each column of Q follows the diagonal
-    of R, otherwise the distribution would not be uniform: Mezzadri 2007, https://arxiv.org/abs/math-ph/0609050, section 5.
-
-    Returns:
-        float32 ``[inputs, outputs]``.
-    """
-    tall = rng.standard_normal((max(inputs, outputs), min(inputs, outputs)))
-    q, r = np.linalg.qr(tall)
-    q *= np.sign(np.diagonal(r))
-    return np.ascontiguousarray(gain * (q if inputs >= outputs else q.T), dtype=np.float32)

@@ -1,15 +1,17 @@
 """Running mean and variance, and the observation normaliser built on them.
 
 Only the trainer updates statistics, once per row it consumes; policies receive them as float32 with the weights and never
-change them. Letters: ``N`` rows, ``V`` versions kept, ``I`` width of the network input.
+change them. Letters: ``N`` rows, ``V`` versions kept, ``I`` as in `trainers.architecture`, ``Z`` normalised columns.
 """
 
 from __future__ import annotations
 
 import numpy as np
 
-from envs.specs import BehaviorSpec, Observations
-from trainers.networks import check_observations, input_size, network_inputs, normalizer_names
+from envs.specs import Observations
+from trainers.architecture import Architecture
+from trainers.inputs import NetworkInputs, network_inputs
+from trainers.networks import normalizer_names
 from trainers.trainer import TrainerState, Weights
 from trainers.trajectory import TrajectoryBatch
 
@@ -23,9 +25,9 @@ def normalize(x: np.ndarray, mean: np.ndarray, std: np.ndarray, out: np.ndarray 
     """clip((x − mean)/std, ±5): the one formula for policies and trainers, the same to the last bit.
 
     Args:
-        x: float32 ``[N, I]``.
+        x: float32 ``[N, Z]``.
         mean, std: float32, broadcast against `x`.
-        out: float32 ``[N, I]`` to write to (may be `x`).
+        out: float32 ``[N, Z]`` to write to (may be `x`).
     """
     out = np.subtract(x, mean, out=out)
     np.divide(out, std, out=out)
@@ -93,6 +95,8 @@ def check_finite(x: np.ndarray, where: str) -> None:
     Raises:
         ValueError: names the first offending index (row first) and its value.
     """
+    if x.dtype.kind in "biu":  # images: nothing to find, and a pass over all pixels to find it
+        return
     finite = np.isfinite(x)
     if not finite.all():
         index = tuple(int(i) for i in np.argwhere(~finite)[0])
@@ -112,20 +116,21 @@ def check_batch(batch: TrajectoryBatch, manager: str) -> None:
 
 
 class NormalizerHistory:
-    """Statistics of a behavior's observations, and those of the last published versions.
+    """Statistics of a behavior's normalised observations, and those of the last published versions.
 
     An update must see each row as the policy saw that acted, or importance ratios would compare two different inputs: rows are
-    normalised with the statistics that were published with their own policy version.
+    normalised with the statistics that were published with their own policy version. What `Architecture.normalized` leaves out
+    (images, choices, flags) passes as it is.
 
     The statistics are those of the float32 values that the network gets.
     """
 
-    def __init__(self, spec: BehaviorSpec):
-        self._spec = spec
-        self.statistics = {o.name: RunningStatistics(o.shape) for o in spec.observations}
+    def __init__(self, arch: Architecture):
+        self._arch = arch
+        self.statistics = {o.name: RunningStatistics(o.shape) for o in arch.normalized}
         self._versions = np.empty(0, np.int64)
-        self._means = np.empty((0, input_size(spec)), np.float32)
-        self._stds = np.empty((0, input_size(spec)), np.float32)
+        self._means = np.empty((0, arch.normalized_width), np.float32)
+        self._stds = np.empty((0, arch.normalized_width), np.float32)
 
     @property
     def versions(self) -> list[int]:
@@ -135,11 +140,17 @@ class NormalizerHistory:
     def update(self, obs: Observations) -> None:
         """Merge rows (name -> ``[N, *shape]``) into the statistics; they count from the next `publish` on.
 
+        Args:
+            obs: the normalised observations; others are left alone.
+
         Raises:
             ValueError: a shape differs from the spec, or a value is not finite in float32; then no statistics have changed.
         """
-        check_observations(self._spec, obs)
-        as_seen = {name: np.asarray(x, np.float32) for name, x in obs.items()}
+        for o in self._arch.normalized:
+            if obs[o.name].shape[1:] != o.shape:
+                expected = ", ".join(map(str, ("N", *o.shape)))
+                raise ValueError(f"Expected observation '{o.name}' of shape [{expected}], received {list(obs[o.name].shape)}.")
+        as_seen = {name: np.asarray(obs[name], np.float32) for name in self.statistics}
         for name, x in as_seen.items():
             check_finite(x, f"the statistics of observation '{name}'")
         for name, x in as_seen.items():
@@ -156,11 +167,16 @@ class NormalizerHistory:
         """
         if len(self._versions) and version <= self._versions[-1]:
             raise ValueError(f"Expected a version above {self._versions[-1]}, the newest published one, received {version}.")
-        pairs = [self.statistics[o.name].float32() for o in self._spec.observations]
+        mean, std = self._present()
         self._versions = np.append(self._versions, version)
-        self._means = np.vstack([self._means, np.concatenate([mean.ravel() for mean, _ in pairs])])
-        self._stds = np.vstack([self._stds, np.concatenate([std.ravel() for _, std in pairs])])
+        self._means, self._stds = np.vstack([self._means, mean]), np.vstack([self._stds, std])
         return self.weights(version)
+
+    def _present(self) -> tuple[np.ndarray, np.ndarray]:
+        """Mean and standard deviation of all normalised columns as they are now, float32 ``[Z]``."""
+        pairs = [statistics.float32() for statistics in self.statistics.values()]
+        mean, std = (np.concatenate([pair[i].ravel() for pair in pairs] or [np.empty(0, np.float32)]) for i in range(2))
+        return mean, std
 
     def weights(self, version: int) -> Weights:
         """The statistics of a published version as policy weights.
@@ -173,14 +189,14 @@ class NormalizerHistory:
         row = self.versions.index(version)
         weights: Weights = {}
         offset = 0
-        for o in self._spec.observations:
+        for o in self._arch.normalized:
             part = slice(offset, offset + o.size)
             for name, table in zip(normalizer_names(o.name), (self._means, self._stds), strict=True):
                 weights[name] = table[row, part].reshape(o.shape).copy()
             offset += o.size
         return weights
 
-    def normalize(self, obs: Observations, version: np.ndarray) -> np.ndarray:
+    def normalize(self, obs: Observations, version: np.ndarray) -> NetworkInputs:
         """Network inputs of rows, each normalised as the policy of its version did.
 
         Args:
@@ -188,14 +204,14 @@ class NormalizerHistory:
             version: int64 ``[N]``, published version that acted on each row.
 
         Returns:
-            float32 ``[N, I]``, a fresh array.
+            The vector is a fresh array; images are those of `obs`.
 
         Raises:
             ValueError: a version was never published or is forgotten already.
         """
-        x = network_inputs(self._spec, obs)
-        if len(version) != len(x):
-            raise ValueError(f"Expected one version per row, received {len(version)} versions for {len(x)} rows.")
+        inputs = network_inputs(self._arch, obs)
+        if len(version) != len(inputs):
+            raise ValueError(f"Expected one version per row, received {len(version)} versions for {len(inputs)} rows.")
         index = np.searchsorted(self._versions, version)
         known = index < len(self._versions)
         known[known] = self._versions[index[known]] == version[known]
@@ -203,8 +219,20 @@ class NormalizerHistory:
             unknown = np.unique(version[~known]).tolist()
             raise ValueError(f"Expected rows of versions whose statistics are kept, {self.versions}, received rows of {unknown}.")
         if len(index) and (index == index[0]).all():
-            return normalize(x, self._means[index[0]], self._stds[index[0]])
-        return normalize(x, self._means[index], self._stds[index])
+            index = index[0]
+        return self._normalized(inputs, self._means[index], self._stds[index])
+
+    def normalize_now(self, obs: Observations) -> NetworkInputs:
+        """Network inputs of rows with the present statistics, published or not, as `normalize` returns them."""
+        return self._normalized(network_inputs(self._arch, obs), *self._present())
+
+    def _normalized(self, inputs: NetworkInputs, mean: np.ndarray, std: np.ndarray) -> NetworkInputs:
+        vector, width = inputs.vector, self._arch.normalized_width
+        if width == vector.shape[1]:
+            return NetworkInputs(normalize(vector, mean, std), inputs.images)
+        vector = vector.copy()
+        normalize(vector[:, :width], mean, std, out=vector[:, :width])
+        return NetworkInputs(vector, inputs.images)
 
     def policy_weights(self) -> Weights:
         """The present statistics as policy weights, published or not: fresh float32 arrays of the observations' shapes."""
@@ -212,12 +240,6 @@ class NormalizerHistory:
         for name, statistics in self.statistics.items():
             weights.update(zip(normalizer_names(name), statistics.float32(), strict=True))
         return weights
-
-    def normalize_now(self, obs: Observations) -> np.ndarray:
-        """Network inputs of rows with the present statistics, published or not: float32 ``[N, I]``, a fresh array."""
-        pairs = [self.statistics[o.name].float32() for o in self._spec.observations]
-        mean, std = (np.concatenate([pair[i].ravel() for pair in pairs]) for i in range(2))
-        return normalize(network_inputs(self._spec, obs), mean, std)
 
     def forget_before(self, version: int) -> None:
         """Drop the statistics of versions below `version`; the newest is always kept."""

@@ -1,32 +1,24 @@
-"""Acting: from weights and observations to actions, in NumPy.
+"""Acting: from weights and observations to actions, in NumPy (encoders and dense layers of a user's own Keras model: in TensorFlow).
 
-Letters: ``n`` agents of one call, ``I`` width of the network input, ``U`` hidden units, ``H`` outputs of all heads together,
-``C`` continuous dimensions, ``B`` discrete branches.
+Letters: ``n`` agents of one call, ``I``, ``U``, ``M`` and ``F`` as in `trainers.architecture`, ``H`` outputs of all heads together,
+``C`` continuous dimensions, ``B`` discrete branches, ``W`` choices of all branches.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 
 from envs.specs import Actions, BehaviorSpec, Observations
-from trainers.activations import ACTIVATIONS
+from trainers.actor_body import ActorBody, BodyWeights
+from trainers.agent_memory import AgentMemory, LstmStep, LstmWeights
+from trainers.architecture import architecture
 from trainers.distributions import Categorical, DiagonalGaussian, SquashedGaussian, clip_log_std, joint
 from trainers.exploration_noise import ExplorationNoise, marginal_log_std
-from trainers.networks import (
-    LOG_STD,
-    Distribution,
-    action_heads,
-    body_layers,
-    check_observations,
-    check_weights,
-    input_size,
-    join_observations,
-    normalizer_names,
-    policy_layout,
-)
-from trainers.normalizer import normalize
+from trainers.inputs import check_observations
+from trainers.networks import LOG_STD, Distribution, action_heads, check_weights, features_width, lstm_layer, policy_layout
 from trainers.settings import NetworkSettings
 from trainers.trainer import Weights
 
@@ -40,11 +32,13 @@ class PolicyOutput:
         log_prob: float32 ``[n]``, joint log-probability (density) of the actions.
         entropy: float32 ``[n]``, joint entropy of the distribution they come from (nats); None when not asked for. A squashed
             Gaussian has no closed form: its part is the estimate from this one action, minus the log-density.
+        memory: float32 ``[n, M]``, what the agents remembered before this step; None without a recurrent layer.
     """
 
     actions: Actions
     log_prob: np.ndarray
     entropy: np.ndarray | None
+    memory: np.ndarray | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,32 +46,35 @@ class _Network:
     """The weights of one version, as `act` uses them. Replaced as a whole, so no call ever sees two versions.
 
     Attributes:
-        layers: kernel ``[inputs, U]`` and bias ``[U]`` of each body layer.
-        head_kernel, head_bias: the kernels of all heads side by side, transposed to ``[H, U]``, and their biases ``[H, 1]``.
+        body: of what comes before the recurrent layer.
+        lstm: of the recurrent layer; None without.
+        head_kernel, head_bias: the kernels of all heads side by side, transposed to ``[H, F]``, and their biases ``[H, 1]``.
         gaussian: carries σ ``[C]`` of a Gaussian that is not squashed; None without.
-        noise_std, noise_variance: σ and σ² of state-dependent exploration, transposed to ``[C, U]``; None without.
-        mean, std: ``[I]`` of the normaliser; None without one.
+        noise_std, noise_variance: σ and σ² of state-dependent exploration, transposed to ``[C, F]``; None without.
     """
 
     version: int
-    layers: tuple[tuple[np.ndarray, np.ndarray], ...]
+    body: BodyWeights
+    lstm: LstmWeights | None
     head_kernel: np.ndarray
     head_bias: np.ndarray
     gaussian: DiagonalGaussian | None
     noise_std: np.ndarray | None
     noise_variance: np.ndarray | None
-    mean: np.ndarray | None
-    std: np.ndarray | None
 
 
 class Policy:
     """Observation -> action distribution -> action, for all agents of a behavior at once.
 
-    The body runs in buffers that are used again and again and grow with the largest batch seen; not for two threads at once.
+    The network runs in buffers that are used again and again and grow with the largest batch seen; not for two threads at once.
+    With a recurrent layer the policy keeps what each agent remembers, whatever weights it acts with.
 
     Args:
         distribution: how the continuous part of an action is distributed (see `trainers.networks.Distribution`).
         noise_steps: with ``"gsde"``, decisions of an agent between two draws of its noise; None: one draw per episode.
+
+    Raises:
+        ArchitectureError: network settings that do not suit the observations, or a model of the user's that cannot be used.
     """
 
     def __init__(
@@ -86,26 +83,33 @@ class Policy:
         self.spec = spec
         self.network = network
         self.distribution = distribution
-        self._layout = policy_layout(spec, network, distribution)
-        self._activate = ACTIVATIONS[network.activation]
-        self._noise = ExplorationNoise(network.hidden_units, spec.action.continuous_size, noise_steps)
+        self.architecture = arch = architecture(spec, network)
+        self._layout = policy_layout(arch, distribution)
+        self._body = ActorBody(arch)
+        lstm = lstm_layer(arch)
+        self._lstm = LstmStep(lstm) if lstm else None
+        self._memory = AgentMemory(arch.memory_size)
+        self._noise = ExplorationNoise(features_width(arch), spec.action.continuous_size, noise_steps)
         self._is_squashed = distribution != "gaussian"
         # Rows of the heads' output that come before the logits.
         self._continuous_outputs = spec.action.continuous_size * (2 if distribution == "squashed_gaussian" else 1)
         self._active: _Network | None = None
-        self._rows = -1
-        self._buffers: list[np.ndarray] = []
 
     @property
     def version(self) -> int:
         """Version of the weights in use; -1 before the first `set_weights`."""
         return -1 if self._active is None else self._active.version
 
+    @property
+    def engine(self) -> Literal["NumPy", "TensorFlow"]:
+        """What computes the largest part: NumPy, unless a model of the user's own stands in place of encoders and dense layers."""
+        return "NumPy" if self._body.model is None else "TensorFlow"
+
     def set_weights(self, weights: Weights, version: int) -> None:
         """Act with other weights from the next call on: all of them and the version change together.
 
         The arrays are copied: views into shared memory can be freed, and later changes to them have no effect here. The noise of
-        state-dependent exploration stays; new weights only scale it.
+        state-dependent exploration stays; new weights only scale it. So does what the agents remember.
 
         Args:
             weights: exactly the tensors of `policy_layout`.
@@ -115,20 +119,18 @@ class Policy:
             ValueError: names, shapes or dtypes differ from the layout, or a value is not finite; the old weights stay in use.
         """
         check_weights(weights, self._layout, f"the policy (version {version})")
-        heads = action_heads(self.spec, self.network, self.distribution)
-        normalizer = [normalizer_names(o.name) for o in self.spec.observations] if self.network.normalize else []
+        heads = action_heads(self.architecture, self.distribution)
         log_std = weights.get(LOG_STD)
         noise_std = np.exp(log_std.T, order="C") if log_std is not None and self.distribution == "gsde" else None
         self._active = _Network(
             version=version,
-            layers=tuple((weights[d.kernel].copy(), weights[d.bias].copy()) for d in body_layers(self.spec, self.network)),
+            body=self._body.prepare(weights),
+            lstm=self._lstm.prepare(weights) if self._lstm else None,
             head_kernel=np.concatenate([weights[d.kernel].T for d in heads]),
             head_bias=np.concatenate([weights[d.bias] for d in heads])[:, None],
             gaussian=DiagonalGaussian(log_std[None], log_std) if log_std is not None and self.distribution == "gaussian" else None,
             noise_std=noise_std,
             noise_variance=None if noise_std is None else np.square(noise_std),
-            mean=np.concatenate([weights[mean].ravel() for mean, _ in normalizer]) if normalizer else None,
-            std=np.concatenate([weights[std].ravel() for _, std in normalizer]) if normalizer else None,
         )
 
     def act(
@@ -136,7 +138,7 @@ class Policy:
         obs: Observations,
         rng: np.random.Generator,
         deterministic: bool = False,
-        action_mask: tuple[np.ndarray, ...] | None = None,
+        action_mask: np.ndarray | None = None,
         with_entropy: bool = True,
         agent_id: np.ndarray | None = None,
         first: np.ndarray | None = None,
@@ -148,21 +150,32 @@ class Policy:
             rng: source of the samples; not used when deterministic.
             deterministic: the mean (its tanh if squashed) of the continuous part and the most likely choice of each branch
                 instead of a sample. Leaves the noise of ``"gsde"`` as it is.
-            action_mask: per branch bool ``[n, choices]``, True = allowed; None when nothing is masked.
+            action_mask: bool ``[n, W]``, True = allowed, one branch after the other; None allows everything.
             with_entropy: also work out the entropy; an env manager, which has no use for it, saves a tenth of the call.
-            agent_id: int64 ``[n]``, slot of each agent: whose noise is used. Read by ``"gsde"`` only; None draws every row from
-                the marginal distribution, as if its noise were new.
-            first: bool ``[n]``, the agent's first decision of an episode, for which its noise is drawn anew; None: of no agent.
+            agent_id: int64 ``[n]``, slots of different agents: whose memory and whose noise is used. A recurrent policy needs it;
+                ``"gsde"`` without it draws every row from the marginal distribution, as if its noise were new.
+            first: bool ``[n]``, the agent's first decision of an episode: it remembers nothing, and its noise is drawn anew; None:
+                of no agent.
 
         Raises:
-            ValueError: observations, masks or slots of a wrong name, shape or dtype, or a row without an allowed action.
+            ValueError: observations, masks or slots of a wrong name, shape or dtype, a row without an allowed action, or no slots
+                for a recurrent policy. No agent's memory has changed then.
             RuntimeError: no weights were set yet.
         """
         active = self._active
         if active is None:
             raise RuntimeError("Expected weights before the first action, received none. Call set_weights() first.")
         n = check_observations(self.spec, obs)
-        features = self._features(active, obs, n)
+        if action_mask is not None and (action_mask.shape != (n, self.spec.action.choices) or action_mask.dtype != np.bool_):
+            raise ValueError(f"Expected action_mask bool [{n}, {self.spec.action.choices}], all branches side by side, "
+                             f"received {action_mask.dtype} {list(action_mask.shape)}.")
+        features, memory, after = self._body.features(active.body, obs, n), None, None
+        if self._lstm is not None:
+            if agent_id is None:
+                raise ValueError("Expected agent_id, the slot of each agent, since this policy remembers earlier steps; received None.")
+            memory = self._memory.recall(agent_id, first, n)
+            after = self._lstm.step(active.lstm, features, memory)
+            features = after[:, : after.shape[1] // 2]
         # Transposed, a fresh array: see `distributions` for why.
         heads = active.head_kernel.dot(features.T)
         heads += active.head_bias
@@ -170,14 +183,7 @@ class Policy:
         continuous = np.empty((n, 0), np.float32)
         if self._continuous_outputs:
             part = self._continuous_part(active, heads, features)
-            if deterministic:
-                continuous = part.mode()
-            elif active.noise_std is not None and agent_id is not None:
-                self._noise.advance(agent_id, first, n, rng)
-                continuous = self._noise.displacement(features, active.noise_std, agent_id)
-                continuous += part.mean
-            else:
-                continuous = part.sample(rng)
+            continuous = self._continuous_action(active, part, features, rng, deterministic, agent_id, first)
             log_probs.append(part.log_prob(continuous))
             if with_entropy:
                 entropies.append(-log_probs[0] if self._is_squashed else part.entropy())
@@ -190,7 +196,9 @@ class Policy:
             log_probs.append(branch.log_prob(choice))
             if with_entropy:
                 entropies.append(branch.entropy())
-        return PolicyOutput(Actions(continuous, discrete), joint(log_probs, n), joint(entropies, n) if with_entropy else None)
+        if after is not None:
+            self._memory.store(agent_id, after)
+        return PolicyOutput(Actions(continuous, discrete), joint(log_probs, n), joint(entropies, n) if with_entropy else None, memory)
 
     def _continuous_part(self, active: _Network, heads: np.ndarray, features: np.ndarray) -> DiagonalGaussian | SquashedGaussian:
         size = self.spec.action.continuous_size
@@ -201,36 +209,24 @@ class Policy:
             return SquashedGaussian(mean, marginal_log_std(features, active.noise_variance))
         return SquashedGaussian(mean, clip_log_std(heads[size : 2 * size]).T)
 
-    def _branches(self, logits: np.ndarray, action_mask: tuple[np.ndarray, ...] | None) -> list[Categorical]:
-        sizes = self.spec.action.discrete_branches
-        if action_mask is not None and len(action_mask) != len(sizes):
-            raise ValueError(f"Expected one action mask per discrete branch ({len(sizes)}), received {len(action_mask)}.")
+    def _continuous_action(
+        self, active: _Network, part: DiagonalGaussian | SquashedGaussian, features: np.ndarray, rng: np.random.Generator,
+        deterministic: bool, agent_id: np.ndarray | None, first: np.ndarray | None,
+    ) -> np.ndarray:
+        """The action before any tanh, float32 ``[n, C]``."""
+        if deterministic:
+            return part.mode()
+        if active.noise_std is None or agent_id is None:
+            return part.sample(rng)
+        self._noise.advance(agent_id, first, len(features), rng)
+        action = self._noise.displacement(features, active.noise_std, agent_id)
+        action += part.mean
+        return action
+
+    def _branches(self, logits: np.ndarray, action_mask: np.ndarray | None) -> list[Categorical]:
         branches, first = [], 0
-        for b, size in enumerate(sizes):
-            mask = None if action_mask is None else action_mask[b]
+        for b, size in enumerate(self.spec.action.discrete_branches):
+            mask = None if action_mask is None else action_mask[:, first : first + size]
             branches.append(Categorical(logits[first : first + size].T, mask, f"branch {b}"))
             first += size
         return branches
-
-    def _features(self, active: _Network, obs: Observations, n: int) -> np.ndarray:
-        """Output of the body, float32 ``[n, U]``: valid until the next call."""
-        if n != self._rows:
-            self._resize(n)
-        hidden = join_observations(self.spec, obs, n, self._inputs)
-        if active.mean is not None:
-            hidden = normalize(hidden, active.mean, active.std, out=self._inputs)
-        for (kernel, bias), out in zip(active.layers, self._outputs, strict=True):
-            hidden.dot(kernel, out)
-            np.add(out, bias, out)
-            self._activate(out, self._scratch)
-            hidden = out
-        return hidden
-
-    def _resize(self, n: int) -> None:
-        """Buffers of `n` rows: views of the largest ones so far, or larger ones."""
-        if not self._buffers or n > len(self._buffers[0]):
-            widths = [input_size(self.spec), *[self.network.hidden_units] * 3]
-            self._buffers = [np.empty((n, width), np.float32) for width in widths]
-        self._rows = n
-        self._inputs, self._scratch, *alternate = (buffer[:n] for buffer in self._buffers)
-        self._outputs = [alternate[i % 2] for i in range(self.network.num_layers)]

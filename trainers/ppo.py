@@ -2,18 +2,21 @@
 
 Source: Schulman et al. 2017, https://arxiv.org/abs/1707.06347, algorithm 1 with the clipped surrogate of eq. 7.
 
-Letters: ``N`` rows held, ``K`` trajectories, ``I`` network inputs, ``S`` reward signals.
+Letters: ``N`` rows held, ``K`` trajectories, ``S`` reward signals.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
 from envs.specs import BehaviorSpec, Observations
-from trainers.networks import network_inputs
+from trainers.architecture import architecture
+from trainers.inputs import NetworkInputs, join_inputs, network_inputs
 from trainers.normalizer import NormalizerHistory, check_batch
+from trainers.ppo_memory import CriticMemory, Sequences, cut_into_sequences
 from trainers.ppo_update import Coefficients, PPOProgram, PPORows, UpdateResult
 from trainers.returns import explained_variance, generalized_advantages, normalize_advantages
 from trainers.reward_scaling import RewardScaler
@@ -25,11 +28,48 @@ from trainers.trajectory import TrajectoryBatch, concatenate
 _WARM_UP_ROWS = 1_000  # agent steps at most that only initialise the normaliser
 
 
+@dataclass(frozen=True, slots=True)
+class _Held:
+    """Trajectories taken in.
+
+    Attributes:
+        manager: who collected them.
+        reward: float32 ``[N]``, scaled.
+    """
+
+    batch: TrajectoryBatch
+    manager: str
+    reward: np.ndarray
+
+
+@dataclass(frozen=True, slots=True)
+class _Values:
+    """What the critic says of the rows held.
+
+    Attributes:
+        inputs: of the rows.
+        value, bootstrap: float32 ``[N, S]``, and ``[K, S]`` of the observations after the trajectories.
+        sequences: with a memory.
+        memory: ``actor``, and ``critic`` unless shared, before each sequence; `memory_after`, the critic's after each.
+    """
+
+    inputs: NetworkInputs
+    value: np.ndarray
+    bootstrap: np.ndarray
+    sequences: Sequences | None = None
+    memory: dict[str, np.ndarray] = field(default_factory=dict)
+    memory_after: np.ndarray | None = None
+
+
 class PPOTrainer:
     """PPO for one behavior. See `trainers.trainer.Trainer` for the methods' contract.
 
     An update starts at ``buffer_size`` rows or more and uses every row held; nothing is carried over to the next. Values,
     advantages and value targets are computed then, with the critic as it is, and advantages normalised over the whole buffer.
+
+    With a memory, trajectories are cut into sequences of ``sequence_length`` from their first row on. The policy's memory before
+    each comes with the rows; the critic's is kept here (see `CriticMemory`) and moves on with the rows of each update, as they are
+    learnt from; with ``shared_critic`` the policy's serves both.
 
     With ``normalize``, every network sees the same normalised observations, each row with the statistics it was acted with; its
     rows are merged into the statistics after an update. The first ``min(buffer_size, 1,000)`` rows only initialise them:
@@ -41,7 +81,7 @@ class PPOTrainer:
         seed: branch of the seed tree for minibatch shuffles.
         max_rows: most rows an update is expected to hold: (1 + ``max_policy_lag``) · ``buffer_size`` and some slack. A larger
             one makes the capacity grow, which compiles anew. No row may be older than max_rows / ``buffer_size`` versions.
-        weights: tensors of actor and critic to begin with, as `trainers.networks.initial_weights` makes them.
+        weights: tensors of actor and critic to begin with, as `trainers.initial_weights.initial_weights` makes them.
     """
 
     def __init__(
@@ -49,16 +89,16 @@ class PPOTrainer:
     ) -> None:
         self._spec, self._settings, self._hyper = spec, settings, settings.hyperparameters
         self._signals = dict(settings.reward_signals)
-        self._program = PPOProgram(
-            spec, settings.network_settings, self._hyper, list(self._signals), max_rows, _networks(weights)
-        )
+        self._arch = architecture(spec, settings.network_settings)
+        self._program = PPOProgram(self._arch, self._hyper, list(self._signals), max_rows, _networks(weights))
         self._schedules = ppo_schedules(self._hyper, settings.max_steps)
-        self._normalizer = NormalizerHistory(spec) if settings.network_settings.normalize else None
+        self._normalizer = NormalizerHistory(self._arch) if self._arch.normalized else None
         self._versions_kept = max_rows // self._hyper.buffer_size + 1
         self._scaler = RewardScaler(settings.reward_signals.extrinsic.gamma) if self._hyper.reward_scaling else None
+        has_own_memory = self._arch.memory is not None and not self._hyper.shared_critic
+        self._critic_memory = CriticMemory(self._arch.memory_size) if has_own_memory else None
         self._rng = np.random.Generator(np.random.PCG64(seed))
-        self._held: list[TrajectoryBatch] = []
-        self._rewards: list[np.ndarray] = []  # of each batch held, scaled
+        self._held: list[_Held] = []
         self._warm = self._normalizer is None
         self.notices: list[str] = []
         self.agent_steps = 0
@@ -72,7 +112,7 @@ class PPOTrainer:
 
     @property
     def rows_held(self) -> int:
-        return sum(batch.rows for batch in self._held)
+        return sum(held.batch.rows for held in self._held)
 
     @property
     def rows_wanted(self) -> int:
@@ -82,18 +122,26 @@ class PPOTrainer:
         """See `Trainer.process`.
 
         Raises:
-            ValueError: an observation or reward is not finite (a normaliser would clip infinity and hide it), or actions were
-                masked; then nothing has changed.
+            ValueError: an observation or reward is not finite (a normaliser would clip infinity and hide it), or masks or memories
+                are missing; then nothing has changed.
         """
-        if batch.action_mask is not None:
-            raise ValueError("Expected trajectories without action masks, received some with; PPO cannot learn from those.")
         check_batch(batch, manager)
+        self._check_columns(batch)
         if batch.rows:
             reward = batch.reward if self._scaler is None else self._scaler.scale(batch, manager)
-            self._rewards.append(reward * np.float32(self._settings.reward_signals.extrinsic.strength))
-            self._held.append(batch)
+            reward = reward * np.float32(self._settings.reward_signals.extrinsic.strength)
+            self._held.append(_Held(batch, manager, reward))
             self.agent_steps += batch.rows
         return {}
+
+    def _check_columns(self, batch: TrajectoryBatch) -> None:
+        """What a row has besides depends on the action space and the network: a policy of other ones collected it."""
+        action = self._spec.action
+        for name, width in (("action_mask", action.choices if action.masked else 0), ("memory", self._arch.memory_size)):
+            column = getattr(batch, name)
+            expected, received = (batch.rows, width) if width else None, None if column is None else column.shape
+            if received != expected:
+                raise ValueError(f"Expected trajectories with {name} of shape {expected}, received {received}.")
 
     def is_ready(self) -> bool:
         buffer_size = self._hyper.buffer_size
@@ -107,47 +155,75 @@ class PPOTrainer:
         Raises:
             FloatingPointError: the update would make a loss or a weight NaN or infinite; weights, optimizer and counters stay.
         """
-        batch = concatenate(self._held)
         if self._warm:
-            stats = self._learn(batch, {"extrinsic": np.concatenate(self._rewards)}, between_chunks)
+            stats = self._learn(between_chunks)
         else:
-            stats = {"Policy/Warm-up Rows": float(batch.rows)}
+            stats = {"Policy/Warm-up Rows": float(self.rows_held)}
         if self._normalizer is not None:
-            self._normalizer.update(batch.obs)
-        self._held, self._rewards, self._warm = [], [], True
+            names = [o.name for o in self._arch.normalized]
+            self._normalizer.update({name: np.concatenate([held.batch.obs[name] for held in self._held]) for name in names})
+        self._held, self._warm = [], True
         return stats
 
-    def _learn(
-        self, batch: TrajectoryBatch, rewards: dict[str, np.ndarray], between_chunks: Callable[[], None]
-    ) -> dict[str, float]:
-        inputs, value, advantage, target = self._targets(batch, rewards)
+    def _learn(self, between_chunks: Callable[[], None]) -> dict[str, float]:
+        # Observations stay apart: images are copied once, to where the update wants them.
+        batch = concatenate([replace(held.batch, obs={}, next_obs={}) for held in self._held])
+        values = self._values(batch)
+        advantage, target = self._targets(batch, values)
         if self._hyper.normalize_advantages:
             advantage = normalize_advantages(advantage)
-        rows = PPORows(inputs, batch.continuous, batch.discrete, batch.log_prob, advantage, target, value)
+        rows = PPORows(
+            values.inputs, batch.continuous, batch.discrete, batch.log_prob, advantage, target, values.value, batch.action_mask,
+            values.sequences, values.memory,
+        )
         now = Coefficients(*(schedule.value(self.agent_steps) for schedule in self._schedules))
         result = self._program.update(rows, now, self._rng, between_chunks)
+        if self._critic_memory is not None:
+            self._critic_memory.keep(batch, self._managers(), values.sequences, values.memory_after)
         self.updates += result.minibatches
         self.policy_updates += 1
         return self._statistics(rows, now, result)
 
-    def _targets(self, batch: TrajectoryBatch, rewards: dict[str, np.ndarray]) -> tuple[np.ndarray, ...]:
-        """Network inputs ``[N, I]``, values ``[N, S]``, advantages ``[N]`` (summed over signals), targets ``[N, S]``; float32."""
-        last = batch.starts + batch.length - 1
-        inputs = self._inputs(batch.obs, batch.version)
-        after = self._inputs(batch.next_obs, batch.version[last])
-        # One call for both: the bootstrap rows fill up the last block of the others.
-        value, bootstrap = np.split(self._program.values(np.concatenate([inputs, after])), [batch.rows])
-        advantage, target = np.zeros(batch.rows, np.float32), np.empty_like(value)
+    def _values(self, batch: TrajectoryBatch) -> _Values:
+        """Inputs and values of the rows held, with the critic as it is now."""
+        inputs = self._program.staged([self._inputs(held.batch.obs, held.batch.version) for held in self._held])
+        last = [held.batch.version[held.batch.starts + held.batch.length - 1] for held in self._held]
+        after = [self._inputs(held.batch.next_obs, version) for held, version in zip(self._held, last, strict=True)]
+        after = self._program.channels_last(join_inputs(after))
+        memory = self._arch.memory
+        if memory is None:
+            return _Values(inputs, self._program.values(inputs), self._program.values(after))
+        sequences = cut_into_sequences(batch.length, memory.sequence_length)
+        value, bootstrap = (np.empty((n, len(self._signals)), np.float32) for n in (len(inputs), len(after)))
+
+        def run(which: np.ndarray, before: np.ndarray) -> np.ndarray:
+            return self._program.sequence_values(inputs, after, sequences, which, before, value, bootstrap)
+
+        of_policy = batch.memory[sequences.start]
+        if self._critic_memory is None:
+            run(np.arange(len(sequences)), of_policy)
+            return _Values(inputs, value, bootstrap, sequences, {"actor": of_policy})
+        of_critic, memory_after = self._critic_memory.run(batch, self._managers(), sequences, run)
+        return _Values(inputs, value, bootstrap, sequences, {"actor": of_policy, "critic": of_critic}, memory_after)
+
+    def _managers(self) -> list[str]:
+        """Who collected each trajectory held."""
+        return [held.manager for held in self._held for _ in held.batch.length]
+
+    def _targets(self, batch: TrajectoryBatch, values: _Values) -> tuple[np.ndarray, np.ndarray]:
+        """Advantages ``[N]`` (summed over signals) and value targets ``[N, S]``, float32."""
+        rewards = {"extrinsic": np.concatenate([held.reward for held in self._held])}
+        advantage, target = np.zeros(batch.rows, np.float32), np.empty_like(values.value)
         for s, (name, signal) in enumerate(self._signals.items()):
             one, target[:, s] = generalized_advantages(
-                rewards[name], value[:, s], batch.length, batch.terminated, bootstrap[:, s], signal.gamma, self._hyper.lambd
+                rewards[name], values.value[:, s], batch.length, batch.terminated, values.bootstrap[:, s], signal.gamma, self._hyper.lambd
             )
             advantage += one
-        return inputs, value, advantage, target
+        return advantage, target
 
-    def _inputs(self, obs: Observations, version: np.ndarray) -> np.ndarray:
-        """What the networks see, float32 ``[N, I]``: each row normalised with the statistics of the version that acted."""
-        return network_inputs(self._spec, obs) if self._normalizer is None else self._normalizer.normalize(obs, version)
+    def _inputs(self, obs: Observations, version: np.ndarray) -> NetworkInputs:
+        """What the networks see: each row normalised with the statistics of the version that acted."""
+        return network_inputs(self._arch, obs) if self._normalizer is None else self._normalizer.normalize(obs, version)
 
     def _statistics(self, rows: PPORows, now: Coefficients, result: UpdateResult) -> dict[str, float]:
         stats = {
@@ -189,8 +265,11 @@ class PPOTrainer:
             "agent_steps": self.agent_steps, "updates": self.updates, "policy_updates": self.policy_updates,
             "rng": self._rng.bit_generator.state, "warm": self._warm,
         })
-        parts = (part.state() for part in (self._normalizer, self._scaler) if part is not None)
-        return self._program.state().joined(own, *parts)
+        return self._program.state().joined(own, *(part.state() for part in self._parts()))
+
+    def _parts(self) -> list[NormalizerHistory | RewardScaler | CriticMemory]:
+        """Those that have a state of their own."""
+        return [part for part in (self._normalizer, self._scaler, self._critic_memory) if part is not None]
 
     def load_state(self, state: TrainerState) -> None:
         """See `Trainer.load_state`; rows held are forgotten.
@@ -206,10 +285,9 @@ class PPOTrainer:
         self.agent_steps, self.updates, self.policy_updates = (
             int(state.scalars[name]) for name in ("agent_steps", "updates", "policy_updates")
         )
-        for part in (self._normalizer, self._scaler):
-            if part is not None:
-                part.load_state(state)
-        self._held, self._rewards = [], []
+        for part in self._parts():
+            part.load_state(state)
+        self._held = []
         self._warm = self._normalizer is None or bool(state.scalars["warm"])
 
     def load_weights(self, state: TrainerState) -> None:
@@ -222,7 +300,7 @@ class PPOTrainer:
         self._program.set_weights(_networks(state.tensors))
         if self._normalizer is not None:
             # Only the statistics: the versions in that state are those of another run.
-            source = NormalizerHistory(self._spec)
+            source = NormalizerHistory(self._arch)
             source.load_state(state)
             self._normalizer.statistics.update(source.statistics)
             self._warm = bool(state.scalars["warm"])

@@ -1,34 +1,41 @@
 """PPO's programs: all epochs and minibatches of an update, and the value estimates of many rows, as pure functions of tensors.
 
 Everything has static shapes: rows are padded to a capacity, how many there are is a run-time value. All parameters are one flat
-vector.
+vector. Without a memory an update shuffles rows; with one it shuffles sequences of consecutive rows, each of which starts from a
+memory of its own.
 
-Letters: ``N`` rows of a buffer (capacity included), ``M`` rows of a minibatch (``batch_size``), ``E`` epochs, ``D`` packed
-columns, ``P`` parameters of all networks, ``I``, ``C``, ``B``, ``S`` as in `trainers.graph`.
+Letters: ``N`` rows of a buffer (capacity included), ``M`` rows of a minibatch, ``E`` epochs, ``D`` packed columns, ``P``
+parameters of all networks, ``Q`` sequences, ``L`` rows of the longest one, ``I``, ``C``, ``B``, ``W``, ``S`` as in
+`trainers.graph`.
 """
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
 
-from envs.specs import BehaviorSpec
 from trainers import graph, losses  # graph first: it quietens TensorFlow before the import
-from trainers.networks import Layout, actor_layout, body_layers, critic_layout, input_size
+from trainers.architecture import Architecture
+from trainers.networks import Layout, actor_layout, critic_layout
 from trainers.optimizer import AdamState, adam, clip_by_global_norm, global_norm
-from trainers.settings import NetworkSettings, PPOHyperparameters
+from trainers.settings import PPOHyperparameters
 
 import tensorflow as tf  # isort: skip
 
 STATISTICS = ("policy_loss", "value_loss", "entropy", "kl", "clip_fraction", "gradient_norm")
 """What an update sums over minibatches, in this order."""
 
-VALUE_BLOCK = 512
+VALUE_ROWS = 512
 """Rows of one pass of the value program: their activations stay in a core's cache."""
+VALUE_IMAGES = 64
+"""The same where rows hold images."""
+
+Tensors = Mapping[str, tf.Tensor]
+"""What rows or sequences hold, by name."""
 
 
 class Progress(NamedTuple):
@@ -60,18 +67,42 @@ class Minibatches(NamedTuple):
     """Which rows make which minibatch, and with what coefficients: fixed before an update begins.
 
     Attributes:
-        packed: float32 ``[N, D]``, rows as `PPOGraph.columns` says.
-        order: int32 ``[E, N + M]``, a permutation of the real rows per epoch.
-        rows: int32, how many are real.
+        rows: ``packed``, float32 ``[N, D]`` as `PPOGraph.columns` says, and the others of `PPOGraph.stored`.
+        sequences: with a memory only, ``start`` and ``length``, int32 ``[N]``, and ``actor`` and ``critic``, the memories before
+            their first rows, float32 ``[N, size]`` (none for the critic with a shared one).
+        order: int32 ``[E, N + items of a minibatch]``, a permutation of the items (rows or sequences) per epoch.
+        items: int32, how many are real.
         count: int32, minibatches per epoch.
         coefficients: float32 ``[4]``: learning rate, clip ratio, entropy coefficient, limit of an epoch's mean KL.
     """
 
-    packed: tf.Tensor
+    rows: Tensors
+    sequences: Tensors
     order: tf.Tensor
-    rows: tf.Tensor
+    items: tf.Tensor
     count: tf.Tensor
     coefficients: tf.Tensor
+
+
+class Minibatch(NamedTuple):
+    """One minibatch, with padding.
+
+    Attributes:
+        rows: as in `Minibatches`, ``[M, …]``; with a memory, M = Q · L, one sequence after another.
+        memory: of ``actor`` and ``critic`` before the first row of each sequence, float32 ``[Q, size]``; empty without memories.
+        weight: float32 ``[M]``: one over the number of real rows, 0 for padding.
+    """
+
+    rows: Tensors
+    memory: Tensors
+    weight: tf.Tensor
+
+
+def channels_last(arch: Architecture) -> Architecture:
+    """The same networks on images ``[n, height, width, channels]``, so that they are transposed once and not in each minibatch."""
+    return replace(arch, images=tuple(
+        replace(image, shape=(image.height, image.width, image.channels), layout="HWC") for image in arch.images
+    ))
 
 
 @dataclass(frozen=True)
@@ -79,11 +110,12 @@ class PPOGraph:
     """All that shapes the programs; what changes from update to update are their inputs.
 
     Attributes:
+        arch: for inputs that come normalised, and images with their channels last (see `channels_last`).
         signals: names of the reward signals, one value head each.
+        batch_size: rows of a minibatch; with a memory as many whole sequences as fit, at least one.
     """
 
-    spec: BehaviorSpec
-    network: NetworkSettings
+    arch: Architecture
     signals: tuple[str, ...]
     batch_size: int
     shared_critic: bool
@@ -94,28 +126,59 @@ class PPOGraph:
     entropy_reduction: str
 
     @classmethod
-    def of(cls, spec: BehaviorSpec, network: NetworkSettings, settings: PPOHyperparameters, signals: tuple[str, ...]) -> PPOGraph:
+    def of(cls, arch: Architecture, settings: PPOHyperparameters, signals: tuple[str, ...]) -> PPOGraph:
         """The graph that `settings` ask for."""
-        inputs_as_given = network.model_copy(update={"normalize": False})  # they come normalised: it does not shape the programs
         return cls(
-            spec, inputs_as_given, signals, settings.batch_size, settings.shared_critic, settings.value_coef, settings.value_clip,
+            channels_last(arch.as_given()), signals, settings.batch_size, settings.shared_critic, settings.value_coef, settings.value_clip,
             settings.max_grad_norm, settings.adam_epsilon, settings.entropy_reduction,
         )
 
     @property
+    def compile_with_xla(self) -> bool:
+        """Whether XLA compiles the programs, or TensorFlow runs them as they are; see `graph.compile_with_xla`."""
+        return graph.compile_with_xla(self.arch)
+
+    @property
     def layout(self) -> Layout:
         """Names and shapes of the tensors in the flat vector, in its order."""
-        critic = critic_layout(self.spec, self.network, self.signals, self.shared_critic)
-        return {**actor_layout(self.spec, self.network), **critic}
+        return {**actor_layout(self.arch), **critic_layout(self.arch, self.signals, self.shared_critic)}
 
     @property
     def columns(self) -> dict[str, int]:
         """Names and widths of what a packed row holds."""
-        action, signals = self.spec.action, len(self.signals)
+        action, signals = self.arch.spec.action, len(self.signals)
         return {
-            "inputs": input_size(self.spec), "continuous": action.continuous_size, "discrete": len(action.discrete_branches),
+            "vector": self.arch.vector_width, "continuous": action.continuous_size, "discrete": len(action.discrete_branches),
             "log_prob": 1, "advantage": 1, "target": signals, "old_value": signals,
         }
+
+    @property
+    def images(self) -> dict[str, tuple[tuple[int, ...], str]]:
+        """Name -> shape and dtype of the images of a row."""
+        dtypes = {o.name: o.dtype for o in self.arch.spec.observations}
+        return {f"image_{i}": (image.shape, dtypes[image.name]) for i, image in enumerate(self.arch.images)}
+
+    @property
+    def stored(self) -> dict[str, tuple[tuple[int, ...], str]]:
+        """Name -> shape and dtype of everything a row holds: what is small in one matrix, so that a minibatch is one gather of it."""
+        action = self.arch.spec.action
+        mask = {"action_mask": ((action.choices,), "bool")} if action.masked else {}
+        return {"packed": ((sum(self.columns.values()),), "float32"), **mask, **self.images}
+
+    @property
+    def scopes(self) -> tuple[str, ...]:
+        """Networks with a body, and with a memory of their own where there are memories."""
+        return ("actor",) if self.shared_critic else ("actor", "critic")
+
+    @property
+    def sequence_length(self) -> int:
+        """L; 1 without a memory, where every row is an item by itself."""
+        return self.arch.memory.sequence_length if self.arch.memory else 1
+
+    @property
+    def items(self) -> int:
+        """Rows of a minibatch, or sequences with a memory."""
+        return max(1, self.batch_size // self.sequence_length)
 
     # -- an update ---------------------------------------------------------------------------------------------------
 
@@ -129,18 +192,16 @@ class PPOGraph:
     def learn_minibatch(self, progress: Progress, minibatches: Minibatches) -> Progress:
         """One optimizer step on the next minibatch."""
         learning_rate, clip_ratio, entropy_coef, kl_limit = tf.unstack(minibatches.coefficients)
-        minibatch, weight = self.minibatch(progress.done, minibatches)
-        tensors = self._tensors(progress.parameters)
+        minibatch = self.minibatch(progress.done, minibatches)
+        tensors = self.tensors(progress.parameters)
         with tf.GradientTape() as tape:
             tape.watch(tensors)
-            total, means, ratio_error = self.loss(self._named(tensors), minibatch, weight, clip_ratio, entropy_coef)
+            total, means, ratio_error = self.loss(self.named(tensors), minibatch, clip_ratio, entropy_coef)
         gradients = tape.gradient(total, tensors, unconnected_gradients=tf.UnconnectedGradients.ZERO)
         gradient = tf.concat([tf.reshape(g, [-1]) for g in gradients], axis=0)
-        norm = global_norm(gradient)
-        if self.max_grad_norm is not None:
-            gradient = clip_by_global_norm(gradient, norm, self.max_grad_norm)
-        state = AdamState(progress.m, progress.v, progress.step)
-        parameters, state = adam(progress.parameters, gradient, state, learning_rate, self.adam_epsilon)
+        # Where XLA does not compile the whole, it still makes one loop of this: on millions of parameters three times as fast.
+        step = self.step if self.compile_with_xla else tf.function(self.step, jit_compile=True, autograph=False)
+        parameters, state, norm = step(progress.parameters, gradient, AdamState(progress.m, progress.v, progress.step), learning_rate)
         done = progress.done + 1
         epoch_kl, epoch_ends = progress.epoch_kl + means[STATISTICS.index("kl")], done % minibatches.count == 0
         return Progress(
@@ -151,63 +212,147 @@ class PPOGraph:
             stopped=epoch_ends & (epoch_kl > kl_limit * tf.cast(minibatches.count, tf.float32)),
         )
 
-    def minibatch(self, number: tf.Tensor, minibatches: Minibatches) -> tuple[tf.Tensor, tf.Tensor]:
-        """Rows ``[M, D]`` and weights ``[M]`` of one minibatch: 1/size for its rows, 0 for what pads it to M.
+    def step(
+        self, parameters: tf.Tensor, gradient: tf.Tensor, state: AdamState, learning_rate: tf.Tensor
+    ) -> tuple[tf.Tensor, AdamState, tf.Tensor]:
+        """New parameters and Adam's new state, from a gradient that is not clipped yet; and its norm."""
+        norm = global_norm(gradient)
+        if self.max_grad_norm is not None:
+            gradient = clip_by_global_norm(gradient, norm, self.max_grad_norm)
+        return *adam(parameters, gradient, state, learning_rate, self.adam_epsilon), norm
 
-        Sizes within an epoch differ by at most one, and every row is in one minibatch.
-        """
+    def minibatch(self, number: tf.Tensor, minibatches: Minibatches) -> Minibatch:
+        """The rows of one minibatch. Numbers of items within an epoch differ by at most one, and every item is in one minibatch."""
         epoch, j = number // minibatches.count, number % minibatches.count
-        size, longer = minibatches.rows // minibatches.count, minibatches.rows % minibatches.count
+        size, longer = minibatches.items // minibatches.count, minibatches.items % minibatches.count
         first = j * size + tf.minimum(j, longer)
         size += tf.cast(j < longer, tf.int32)
-        # Not tf.slice: XLA takes what its begin depends on (rows, count) for constants and would compile anew for every
+        # Not tf.slice: XLA takes what its begin depends on (items, count) for constants and would compile anew for every
         # number of rows (tests/trainers/test_ppo_update.py: test_no_input_is_a_constant_of_the_compiled_program).
         first += epoch * minibatches.order.shape[1]
-        index = tf.gather(tf.reshape(minibatches.order, [-1]), first + tf.range(self.batch_size))
-        real = tf.range(self.batch_size) < size
-        return tf.gather(minibatches.packed, index), tf.cast(real, tf.float32) / tf.cast(size, tf.float32)
+        items = tf.range(self.items)
+        index, real, memory = tf.gather(tf.reshape(minibatches.order, [-1]), first + items), items < size, {}
+        if self.arch.memory:
+            chosen = {name: tf.gather(x, index) for name, x in minibatches.sequences.items()}
+            step = tf.range(self.sequence_length)[None]
+            length = chosen["length"][:, None]
+            # What pads a sequence at its end is its own last row: real numbers, of which none counts.
+            index = tf.reshape(chosen["start"][:, None] + tf.minimum(step, length - 1), [-1])
+            real = tf.reshape(real[:, None] & (step < length), [-1])
+            memory = {scope: chosen[scope] for scope in self.scopes}
+        weight = tf.cast(real, tf.float32)
+        rows = {name: tf.gather(x, index) for name, x in minibatches.rows.items()}
+        return Minibatch(rows, memory, weight / tf.reduce_sum(weight))
 
     def loss(
-        self, named: graph.Parameters, minibatch: tf.Tensor, weight: tf.Tensor, clip_ratio: tf.Tensor, entropy_coef: tf.Tensor
+        self, named: graph.Parameters, minibatch: Minibatch, clip_ratio: tf.Tensor, entropy_coef: tf.Tensor
     ) -> tuple[tf.Tensor, tuple[tf.Tensor, ...], tf.Tensor]:
         """policy loss + ``value_coef`` · value loss − β · entropy; the first five of `STATISTICS`; the largest |ratio − 1|."""
-        columns = tf.split(minibatch, list(self.columns.values()), axis=1)
-        inputs, continuous, discrete, old_log_prob, advantage, target, old_value = columns
-        features = graph.body(named, inputs, body_layers(self.spec, self.network, "actor"), self.network.activation)
-        log_prob, entropy = graph.log_prob_and_entropy(
-            named, features, self.spec, self.network, continuous, tf.cast(discrete, tf.int32), self.entropy_reduction
-        )
-        value = graph.values(named, inputs, self.spec, self.network, self.signals, self.shared_critic, features)
-        log_ratio = losses.log_importance_ratio(log_prob, old_log_prob[:, 0], weight)
+        column, weight, scope = self.columns_of(minibatch), minibatch.weight, self.scopes[-1]
+        features, _ = self.features(named, minibatch, "actor")
+        log_prob, entropy = self.log_prob_and_entropy(named, features, minibatch)
+        value = graph.values(named, features if scope == "actor" else self.features(named, minibatch, scope)[0], self.arch, self.signals)
+        log_ratio = losses.log_importance_ratio(log_prob, column["log_prob"][:, 0], weight)
         ratio = tf.exp(log_ratio)
-        policy_loss = losses.clipped_surrogate_loss(ratio, advantage[:, 0], clip_ratio, weight)
-        value_loss = losses.value_loss(value, old_value, target, clip_ratio if self.value_clip else None, weight)
+        policy_loss = losses.clipped_surrogate_loss(ratio, column["advantage"][:, 0], clip_ratio, weight)
+        clip_range = clip_ratio if self.value_clip else None
+        value_loss = losses.value_loss(value, column["old_value"], column["target"], clip_range, weight)
         entropy = losses.weighted_sum(weight, entropy)
         kl, clipped = losses.approximate_kl(log_ratio, weight), losses.clip_fraction(ratio, clip_ratio, weight)
         total = policy_loss + self.value_coef * value_loss - entropy_coef * entropy
         return total, (policy_loss, value_loss, entropy, kl, clipped), tf.reduce_max(tf.abs(ratio - 1.0))
 
+    def columns_of(self, minibatch: Minibatch) -> Tensors:
+        """The packed columns by name, float32 ``[M, width]``."""
+        return dict(zip(self.columns, tf.split(minibatch.rows["packed"], list(self.columns.values()), axis=1), strict=True))
+
+    def log_prob_and_entropy(self, named: graph.Parameters, features: tf.Tensor, minibatch: Minibatch) -> tuple[tf.Tensor, tf.Tensor]:
+        """Of the actions of a minibatch and of the distributions they come from, float32 ``[M]`` each; see `graph`."""
+        column = self.columns_of(minibatch)
+        return graph.log_prob_and_entropy(
+            named, features, self.arch, column["continuous"], tf.cast(column["discrete"], tf.int32), self.entropy_reduction,
+            minibatch.rows.get("action_mask"),
+        )
+
+    def features(self, named: graph.Parameters, minibatch: Minibatch, scope: str) -> tuple[tf.Tensor, tf.Tensor | None]:
+        """What the heads of a scope stand on, float32 ``[M, F]``; and the memory after each row ``[Q, L, size]``, None without."""
+        vector, images = self.columns_of(minibatch)["vector"], [minibatch.rows[name] for name in self.images]
+        return self._features(named, vector, images, scope, minibatch.memory.get(scope))
+
+    def _features(
+        self, named: graph.Parameters, vector: tf.Tensor, images: Sequence[tf.Tensor], scope: str, memory: tf.Tensor | None
+    ) -> tuple[tf.Tensor, tf.Tensor | None]:
+        x = graph.features(named, vector, images, self.arch, scope)
+        if memory is None:
+            return x, None
+        x = tf.reshape(x, [memory.shape[0], -1, x.shape[1]])
+        outputs, memories = graph.remember(named, x, memory, self.arch, scope)
+        return tf.reshape(outputs, [vector.shape[0], outputs.shape[2]]), memories
+
     # -- values ------------------------------------------------------------------------------------------------------
 
-    def values(self, parameters: tf.Tensor, blocks: tf.Tensor, count: tf.Tensor) -> tf.Tensor:
-        """Value estimates of the first `count` blocks of inputs ``[K, VALUE_BLOCK, I]``: ``[K · VALUE_BLOCK, S]``."""
-        named = self._named(self._tensors(parameters))
+    @property
+    def value_sequences(self) -> int:
+        """Sequences of one pass of the value program; each has room for the observation after its last row. 0 without a memory."""
+        return max(1, VALUE_ROWS // (self.sequence_length + 1)) if self.arch.memory else 0
 
-        def one_more(i: tf.Tensor, out: tf.TensorArray) -> tuple[tf.Tensor, tf.TensorArray]:
-            value = graph.values(named, tf.gather(blocks, i), self.spec, self.network, self.signals, self.shared_critic)
-            return i + 1, out.write(i, value)
+    @property
+    def value_rows(self) -> int:
+        """Rows of one pass of the value program."""
+        return self.value_sequences * (self.sequence_length + 1) or (VALUE_IMAGES if self.arch.images else VALUE_ROWS)
 
-        out = tf.TensorArray(tf.float32, size=blocks.shape[0], element_shape=(VALUE_BLOCK, len(self.signals)))
-        out = tf.while_loop(lambda i, _: i < count, one_more, (tf.constant(0), out))[1]
-        return tf.reshape(out.stack(), [-1, len(self.signals)])
+    @property
+    def value_blocks(self) -> int:
+        """Passes of one call of the value program at most; few with images, of which each call takes a copy."""
+        return 4 if self.arch.images else 16
+
+    @property
+    def value_inputs(self) -> dict[str, tuple[tuple[int, ...], str]]:
+        """Name -> shape and dtype of what one pass of the value program takes in: rows, and sequences with a memory."""
+        rows, sequences = self.value_rows, self.value_sequences
+        inputs = {"vector": ((rows, self.arch.vector_width), "float32")}
+        inputs |= {name: ((rows, *shape), dtype) for name, (shape, dtype) in self.images.items()}
+        if sequences:
+            inputs |= {"memory": ((sequences, self.arch.memory_size), "float32"), "length": ((sequences,), "int32")}
+        return inputs
+
+    def values(self, parameters: tf.Tensor, blocks: Tensors, count: tf.Tensor) -> dict[str, tf.Tensor]:
+        """Value estimates of the first `count` blocks, one pass after another.
+
+        Args:
+            blocks: `value_inputs`, `value_blocks` of each. Of a sequence, its ``length`` rows come first, then the observation
+                after them; its ``memory`` is the critic's (the actor's with a shared critic) before its first row.
+
+        Returns:
+            ``value``, float32 ``[value_blocks, value_rows, S]``; and with a memory ``memory``, the one after ``length`` rows,
+            ``[value_blocks, value_sequences, size]``.
+        """
+        named, images = self.named(self.tensors(parameters)), list(self.images)
+        shapes = {"value": (self.value_rows, len(self.signals))}
+        if self.arch.memory:
+            shapes["memory"] = (self.value_sequences, self.arch.memory_size)
+
+        def one_more(i: tf.Tensor, *out: tf.TensorArray) -> tuple[tf.Tensor, ...]:
+            x = {name: tf.gather(block, i) for name, block in blocks.items()}
+            features, memories = self._features(named, x["vector"], [x[name] for name in images], self.scopes[-1], x.get("memory"))
+            results = [graph.values(named, features, self.arch, self.signals)]
+            if memories is not None:
+                results.append(tf.gather(memories, tf.maximum(x["length"] - 1, 0), axis=1, batch_dims=1))
+            return i + 1, *(array.write(i, result) for array, result in zip(out, results, strict=True))
+
+        out = [tf.TensorArray(tf.float32, size=self.value_blocks, element_shape=shape) for shape in shapes.values()]
+        _, *out = tf.while_loop(lambda i, *_: i < count, one_more, (tf.constant(0), *out))
+        return {name: array.stack() for name, array in zip(shapes, out, strict=True)}
 
     # -- parameters --------------------------------------------------------------------------------------------------
 
-    def _tensors(self, parameters: tf.Tensor) -> list[tf.Tensor]:
+    def tensors(self, parameters: tf.Tensor) -> list[tf.Tensor]:
+        """The tensors of `layout` out of the flat vector."""
         sizes = [int(np.prod(shape)) for shape in self.layout.values()]
         return [tf.reshape(part, shape) for part, shape in zip(tf.split(parameters, sizes), self.layout.values(), strict=True)]
 
-    def _named(self, tensors: list[tf.Tensor]) -> graph.Parameters:
+    def named(self, tensors: list[tf.Tensor]) -> graph.Parameters:
+        """The same by name."""
         return dict(zip(self.layout, tensors, strict=True))
 
 
@@ -215,10 +360,11 @@ class CompiledPPO(NamedTuple):
     """`PPOGraph.learn` and `PPOGraph.values`, compiled at their first call."""
 
     learn: Callable[[Progress, Minibatches, tf.Tensor], Progress]
-    values: Callable[[tf.Tensor, tf.Tensor, tf.Tensor], tf.Tensor]
+    values: Callable[[tf.Tensor, Tensors, tf.Tensor], dict[str, tf.Tensor]]
 
 
 @functools.lru_cache(maxsize=32)
 def compiled(ppo: PPOGraph) -> CompiledPPO:
     """The programs of a graph; equal graphs share them, so that a second trainer in one process compiles nothing."""
-    return CompiledPPO(*(tf.function(program, jit_compile=True, autograph=False) for program in (ppo.learn, ppo.values)))
+    xla = ppo.compile_with_xla
+    return CompiledPPO(*(tf.function(program, jit_compile=xla, autograph=False) for program in (ppo.learn, ppo.values)))

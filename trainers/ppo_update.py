@@ -1,52 +1,61 @@
 """Driving PPO's compiled programs: parameters and optimizer state, packing of rows, and an update in chunks.
 
-Letters: ``N`` rows of a buffer, ``C``, ``B``, ``I``, ``S`` as in `trainers.graph`.
+Letters: ``N`` rows of a buffer, ``K`` trajectories, ``Q`` sequences, ``C``, ``B``, ``W``, ``S`` as in `trainers.graph`, ``M`` as in
+`trainers.trajectory`.
 """
 
 from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 
 import numpy as np
 
-from envs.specs import BehaviorSpec
+from trainers.architecture import Architecture, ImageInput
+from trainers.inputs import NetworkInputs
 from trainers.optimizer import AdamState
-from trainers.ppo_graph import STATISTICS, VALUE_BLOCK, Minibatches, PPOGraph, Progress, compiled
+from trainers.ppo_graph import STATISTICS, Minibatches, PPOGraph, Progress, compiled
+from trainers.ppo_memory import Sequences
 from trainers.program import Program, extremes, named
-from trainers.settings import NetworkSettings, PPOHyperparameters
+from trainers.settings import PPOHyperparameters
 from trainers.trainer import Weights
 
 import tensorflow as tf  # isort: skip
 
 _CHUNK_S = 1.0  # longest time between two calls of between_chunks, about
-_FIRST_CHUNK = 64  # minibatches, while the speed of this machine is not known
+_FIRST_CHUNK = 4  # minibatches, while the speed of this machine is not known: of images they may take a second
 
 logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
 class PPORows:
-    """What an update learns from; the fields are `PPOGraph.columns`.
+    """What an update learns from.
 
     Attributes:
-        inputs: float32 ``[N, I]``, network inputs.
+        inputs: of N rows, normalised, images with their channels last.
         continuous: float32 ``[N, C]``, samples before clipping.
         discrete: int32 ``[N, B]``.
         log_prob: float32 ``[N]``, of the policy that acted.
         advantage: float32 ``[N]``, normalised already.
         target, old_value: float32 ``[N, S]``.
+        action_mask: bool ``[N, W]``; None unless actions are masked.
+        sequences: what makes a minibatch with a memory; None without.
+        memory: ``actor`` and ``critic`` (not with a shared one) -> memory before the first row of each sequence, float32 ``[Q, M]``.
     """
 
-    inputs: np.ndarray
+    inputs: NetworkInputs
     continuous: np.ndarray
     discrete: np.ndarray
     log_prob: np.ndarray
     advantage: np.ndarray
     target: np.ndarray
     old_value: np.ndarray
+    action_mask: np.ndarray | None = None
+    sequences: Sequences | None = None
+    memory: dict[str, np.ndarray] = field(default_factory=dict)
 
     def __len__(self) -> int:
         return len(self.advantage)
@@ -86,22 +95,28 @@ class PPOProgram(Program):
     """
 
     def __init__(
-        self, spec: BehaviorSpec, network: NetworkSettings, settings: PPOHyperparameters, signals: Sequence[str], max_rows: int,
-        weights: Weights,
+        self, arch: Architecture, settings: PPOHyperparameters, signals: Sequence[str], max_rows: int, weights: Weights
     ) -> None:
         self._settings = settings
-        self._graph = PPOGraph.of(spec, network, settings, tuple(signals))
+        self._arch, self._graph = arch, PPOGraph.of(arch, settings, tuple(signals))
         self._compiled = compiled(self._graph)
         super().__init__(self._graph.layout, weights)
         self._minibatches_per_s = 0.0
-        self._blocks = np.zeros((-(-max_rows // VALUE_BLOCK), VALUE_BLOCK, self._graph.columns["inputs"]), np.float32)
+        self._blocks = {
+            name: np.zeros((self._graph.value_blocks, *shape), dtype) for name, (shape, dtype) in self._graph.value_inputs.items()
+        }
         self._reserve(max_rows)
 
     def _reserve(self, capacity: int) -> None:
-        self.capacity = capacity
-        self._packed = np.zeros((capacity, sum(self._graph.columns.values())), np.float32)
-        # A slice of batch_size that begins at the last row must still lie inside.
-        self._order = np.zeros((self._settings.num_epoch, capacity + self._settings.batch_size), np.int32)
+        self.capacity, ours = capacity, self._graph
+        self._rows = {name: np.zeros((capacity, *shape), dtype) for name, (shape, dtype) in ours.stored.items()}
+        self._sequences: dict[str, np.ndarray] = {}
+        if ours.arch.memory:
+            # At most as many as rows. No length is 0: the last row of each pads it.
+            self._sequences = {"start": np.zeros(capacity, np.int32), "length": np.ones(capacity, np.int32)}
+            self._sequences |= {scope: np.zeros((capacity, ours.arch.memory_size), np.float32) for scope in ours.scopes}
+        # A minibatch that begins at the last item must still lie inside.
+        self._order = np.zeros((self._settings.num_epoch, capacity + ours.items), np.int32)
 
     @property
     def traces(self) -> dict[str, int]:
@@ -112,19 +127,85 @@ class PPOProgram(Program):
 
     def compile(self) -> None:
         """Compile both programs, by calls that learn from no minibatch: no state and no random number is touched."""
-        self._compiled.values(self._parameters, tf.constant(self._blocks), tf.constant(0))
+        self._compiled.values(self._parameters, _tensors(self._blocks), tf.constant(0))
         self._compiled.learn(self._start(), self._minibatches(1, Coefficients(0.0, 0.0, 0.0)), tf.constant(0))
 
-    def values(self, inputs: np.ndarray) -> np.ndarray:
-        """Value estimates of network inputs float32 ``[N, I]``, as many as there are: float32 ``[N, S]``."""
-        flat = self._blocks.reshape(-1, inputs.shape[1])
-        parts = []
-        for first in range(0, len(inputs), len(flat)):
-            part = inputs[first : first + len(flat)]
-            flat[: len(part)] = part
-            count = tf.constant(-(-len(part) // VALUE_BLOCK))
-            parts.append(self._compiled.values(self._parameters, tf.constant(self._blocks), count).numpy()[: len(part)])
-        return np.concatenate(parts)
+    def values(self, inputs: NetworkInputs) -> np.ndarray:
+        """Value estimates of N rows, as many as there are, of a critic without memory: float32 ``[N, S]``.
+
+        Args:
+            inputs: images with their channels last.
+        """
+        names, out = ["vector", *self._graph.images], np.empty((len(inputs), len(self._graph.signals)), np.float32)
+        rows, step = self._graph.value_rows, self._graph.value_rows * self._graph.value_blocks
+        for first in range(0, len(inputs), step):
+            part = inputs.take(slice(first, first + step))
+            for name, x in zip(names, (part.vector, *part.images), strict=True):
+                _flat(self._blocks[name])[: len(part)] = x
+            count = tf.constant(-(-len(part) // rows))
+            value = self._compiled.values(self._parameters, _tensors(self._blocks), count)["value"].numpy()
+            out[first : first + step] = _flat(value)[: len(part)]
+        return out
+
+    def sequence_values(
+        self, inputs: NetworkInputs, after: NetworkInputs, sequences: Sequences, which: np.ndarray, memory: np.ndarray,
+        value: np.ndarray, bootstrap: np.ndarray,
+    ) -> np.ndarray:
+        """Value estimates of a critic with a memory, along some sequences.
+
+        Args:
+            inputs, after: of N rows, and of what came after each of K trajectories; images with their channels last.
+            which: int64 ``[q]``, the sequences that are run.
+            memory: float32 ``[q, M]``, before the first row of each.
+            value, bootstrap: float32 ``[N, S]`` and ``[K, S]``: estimates of these sequences' rows, and of what came after the
+                trajectories that end with them, are written here.
+
+        Returns:
+            The memory after the last row of each, float32 ``[q, M]``.
+        """
+        graph, memory_after = self._graph, np.empty_like(memory)
+        names, length = ["vector", *graph.images], graph.sequence_length + 1
+        slots = graph.value_blocks * graph.value_sequences
+        blocks = {name: _flat(x) for name, x in self._blocks.items()}
+        step = np.arange(length)
+        for first in range(0, len(which), slots):
+            some = which[first : first + slots]
+            n, rows = len(some), sequences.length[some]
+            # Position (sequence, step) of each row, and of the observation after a trajectory's last one.
+            sequence, t = np.nonzero(step < rows[:, None])
+            row, ends = sequences.start[some][sequence] + t, np.flatnonzero(sequences.is_last[some])
+            place, place_after = sequence * length + t, ends * length + rows[ends]
+            trajectory = sequences.trajectory[some][ends]
+            for name, x, x_after in zip(names, (inputs.vector, *inputs.images), (after.vector, *after.images), strict=True):
+                blocks[name][place], blocks[name][place_after] = x[row], x_after[trajectory]
+            blocks["memory"][:n], blocks["length"][:n] = memory[first : first + n], rows
+            count = tf.constant(-(-n // graph.value_sequences))
+            out = self._compiled.values(self._parameters, _tensors(self._blocks), count)
+            estimates = _flat(out["value"].numpy())
+            value[row], bootstrap[trajectory] = estimates[place], estimates[place_after]
+            memory_after[first : first + n] = _flat(out["memory"].numpy())[:n]
+        return memory_after
+
+    def staged(self, parts: Sequence[NetworkInputs]) -> NetworkInputs:
+        """All rows of `parts`, whose images are as they were stored, with channels last; copied once, to where an update wants them.
+
+        The images are valid until the next call.
+        """
+        self._make_room(sum(len(part) for part in parts))
+        images = [self._rows[name] for name in self._graph.images]
+        first = 0
+        for part in parts:
+            for image, x, out in zip(self._arch.images, part.images, images, strict=True):
+                to_channels_last(image, x, out[first : first + len(part)])
+            first += len(part)
+        return NetworkInputs(np.concatenate([part.vector for part in parts]), tuple(x[:first] for x in images))
+
+    def channels_last(self, inputs: NetworkInputs) -> NetworkInputs:
+        """The same with channels last, in arrays of their own."""
+        images = []
+        for image, (shape, dtype), x in zip(self._arch.images, self._graph.images.values(), inputs.images, strict=True):
+            images.append(to_channels_last(image, x, np.empty((len(x), *shape), dtype)))
+        return NetworkInputs(inputs.vector, tuple(images))
 
     def update(
         self, rows: PPORows, coefficients: Coefficients, rng: np.random.Generator,
@@ -132,7 +213,8 @@ class PPOProgram(Program):
     ) -> UpdateResult:
         """All epochs over `rows`, in chunks of about a second whose sizes change nothing in the result.
 
-        Every epoch is a fresh permutation, cut into ceil(N / batch_size) minibatches whose sizes differ by at most one. After
+        Every epoch is a fresh permutation of the rows, cut into ceil(N / batch_size) minibatches whose sizes differ by at most one;
+        with a memory, of the sequences, max(1, batch_size // sequence_length) of which make a minibatch. After
         an epoch whose mean approximate KL divergence is above ``target_kl`` no other begins. Parameters and Adam's state move
         at the end, together, and only if everything is finite.
 
@@ -140,9 +222,10 @@ class PPOProgram(Program):
             FloatingPointError: a loss or a weight is not finite.
         """
         self._pack(rows)
+        items = len(rows) if rows.sequences is None else len(rows.sequences)
         for epoch in self._order:
-            epoch[: len(rows)] = rng.permutation(len(rows))
-        minibatches, progress = self._minibatches(len(rows), coefficients), self._start()
+            epoch[:items] = rng.permutation(items)
+        minibatches, progress = self._minibatches(items, coefficients), self._start()
         total, done = int(minibatches.count) * self._settings.num_epoch, 0
         while done < total:
             end, started = min(total, done + self._chunk()), time.perf_counter()
@@ -161,28 +244,42 @@ class PPOProgram(Program):
     def _chunk(self) -> int:
         return max(1, int(self._minibatches_per_s * _CHUNK_S)) if self._minibatches_per_s else _FIRST_CHUNK
 
-    def _pack(self, rows: PPORows) -> None:
-        """Rows as one float32 matrix, so that a minibatch is one gather. Branch indices are exact in float32 up to 2²⁴."""
-        if len(rows) > self.capacity:
-            capacity = len(rows) + len(rows) // 4
-            logger.info("An update holds %d rows, capacity was %d: compiling for %d.", len(rows), self.capacity, capacity)
+    def _make_room(self, rows: int) -> None:
+        if rows > self.capacity:
+            capacity = rows + rows // 4
+            logger.info("An update holds %d rows, capacity was %d: compiling for %d.", rows, self.capacity, capacity)
             self._reserve(capacity)
-        first = 0
+
+    def _pack(self, rows: PPORows) -> None:
+        """Rows where the program finds them. Branch indices are exact in float32 up to 2²⁴."""
+        n, first = len(rows), 0
+        self._make_room(n)
         for name, width in self._graph.columns.items():
-            self._packed[: len(rows), first : first + width] = getattr(rows, name).reshape(len(rows), width)
+            column = rows.inputs.vector if name == "vector" else getattr(rows, name)
+            self._rows["packed"][:n, first : first + width] = column.reshape(n, width)
             first += width
+        for name, image in zip(self._graph.images, rows.inputs.images, strict=True):
+            if not np.may_share_memory(image, self._rows[name]):  # else they are `staged`
+                self._rows[name][:n] = image
+        if "action_mask" in self._rows:
+            self._rows["action_mask"][:n] = rows.action_mask
+        if rows.sequences is not None:
+            columns = {"start": rows.sequences.start, "length": rows.sequences.length, **rows.memory}
+            for name, column in self._sequences.items():
+                column[: len(rows.sequences)] = columns[name]
 
     def _start(self) -> Progress:
         zero = tf.constant(0.0)
         return Progress(tf.constant(0), self._parameters, *self._adam, tf.zeros(len(STATISTICS)), zero, zero, tf.constant(False))
 
-    def _minibatches(self, rows: int, coefficients: Coefficients) -> Minibatches:
+    def _minibatches(self, items: int, coefficients: Coefficients) -> Minibatches:
         """Tensors throughout: a Python number would be a constant of the program, and another number a retrace."""
         kl_limit = np.inf if self._settings.target_kl is None else self._settings.target_kl
         values = (coefficients.learning_rate, coefficients.clip_ratio, coefficients.entropy_coef, kl_limit)
-        count = -(-rows // self._settings.batch_size)
-        packed, order = tf.constant(self._packed), tf.constant(self._order)
-        return Minibatches(packed, order, tf.constant(rows), tf.constant(count), tf.constant(values, tf.float32))
+        return Minibatches(
+            _tensors(self._rows), _tensors(self._sequences), tf.constant(self._order), tf.constant(items),
+            tf.constant(-(-items // self._graph.items)), tf.constant(values, tf.float32),
+        )
 
     def _check_finite(self, means: dict[str, float], parameters: tf.Tensor, rows: PPORows) -> None:
         broken = [name.replace("_", " ") for name, value in means.items() if not np.isfinite(value)]
@@ -193,3 +290,21 @@ class PPOProgram(Program):
                 f"The weights from before it are kept. The rows held: {extremes(rows)}. Look for huge rewards or observations "
                 "(network_settings.normalize, hyperparameters.reward_scaling), or lower learning_rate."
             )
+
+
+def to_channels_last(image: ImageInput, x: np.ndarray, out: np.ndarray) -> np.ndarray:
+    """Write images ``[n, *shape]`` as they are stored to `out` ``[n, height, width, channels]``, and return it."""
+    x = x.transpose(0, *(axis + 1 for axis in image.to_channels_last)).reshape(out.shape) if x.ndim > 3 else x[..., None]
+    # One channel after another: on four stacked frames three times as fast as all at once.
+    for channel in range(image.channels):
+        out[..., channel] = x[..., channel]
+    return out
+
+
+def _tensors(arrays: Mapping[str, np.ndarray]) -> dict[str, tf.Tensor]:
+    return {name: tf.constant(array) for name, array in arrays.items()}
+
+
+def _flat(blocks: np.ndarray) -> np.ndarray:
+    """``[blocks, rows of a block, …]`` -> ``[all rows, …]``, a view."""
+    return blocks.reshape(blocks.shape[0] * blocks.shape[1], *blocks.shape[2:])

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import fields
+from collections.abc import Iterator
+from dataclasses import fields, is_dataclass
 from typing import Any
 
 import numpy as np
@@ -88,6 +89,22 @@ def named(layout: Layout, vector: tf.Tensor, prefix: str = "") -> Weights:
 
 
 def extremes(rows: Any) -> str:
-    """Smallest and largest value of each column of `rows`, a dataclass of arrays, for messages; empty columns are left out."""
-    columns = {field.name.replace("_", " "): getattr(rows, field.name) for field in fields(rows)}
-    return ", ".join(f"{name} {x.min():.4g} … {x.max():.4g}" for name, x in columns.items() if x.size)
+    """Smallest and largest value of each column of `rows`, for messages.
+
+    Args:
+        rows: a dataclass of arrays and of dataclasses, tuples and dicts of them; columns without numbers are left out.
+    """
+    return ", ".join(f"{name.replace('_', ' ')} {x.min():.4g} … {x.max():.4g}" for name, x in _columns("", rows))
+
+
+def _columns(name: str, value: Any) -> Iterator[tuple[str, np.ndarray]]:
+    """(name, numbers) of everything inside `value`."""
+    if isinstance(value, np.ndarray):
+        if value.size and value.dtype != bool:
+            yield name, value
+    elif is_dataclass(value):
+        for f in fields(value):
+            yield from _columns(f"{name} {f.name}".strip(), getattr(value, f.name))
+    elif isinstance(value, (tuple, dict)):
+        for key, inner in value.items() if isinstance(value, dict) else enumerate(value):
+            yield from _columns(f"{name} {key}", inner)

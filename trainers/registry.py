@@ -5,7 +5,9 @@ from __future__ import annotations
 import numpy as np
 
 from envs.specs import BehaviorSpec
-from trainers.networks import Distribution, initial_weights
+from trainers.architecture import architecture
+from trainers.initial_weights import initial_weights
+from trainers.networks import Distribution
 from trainers.sac_networks import distribution_of, initial_sac_weights
 from trainers.settings import BehaviorSettings, PPOSettings, SACSettings
 from trainers.trainer import Trainer, Weights
@@ -17,11 +19,15 @@ def policy_distribution(settings: BehaviorSettings) -> Distribution:
 
 
 def first_weights(spec: BehaviorSpec, settings: BehaviorSettings, rng: np.random.Generator) -> Weights:
-    """The tensors the algorithm begins with, made in NumPy so that nobody waits for TensorFlow."""
+    """The tensors the algorithm begins with, made in NumPy so that nobody waits for TensorFlow.
+
+    Raises:
+        ArchitectureError: the network settings do not suit the observations.
+    """
     if isinstance(settings, SACSettings):
         return initial_sac_weights(spec, settings, rng)
-    hyper = settings.hyperparameters
-    return initial_weights(spec, settings.network_settings, rng, initial_std=hyper.initial_std, shared_critic=hyper.shared_critic)
+    hyper, arch = settings.hyperparameters, architecture(spec, settings.network_settings)
+    return initial_weights(arch, rng, initial_std=hyper.initial_std, shared_critic=hyper.shared_critic)
 
 
 def make_trainer(
@@ -34,6 +40,7 @@ def make_trainer(
         weights: to begin with, as `first_weights` makes them.
 
     Raises:
+        ArchitectureError: the network settings do not suit the observations.
         ValueError: unknown ``trainer_type``.
     """
     if isinstance(settings, PPOSettings):

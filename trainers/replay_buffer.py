@@ -1,58 +1,18 @@
 """Replay buffer: a ring of frames in which off-policy algorithms keep transitions, each observation stored once.
 
-Letters: ``N`` rows, ``K`` trajectories, ``n`` sampled transitions, ``C`` and ``B`` as in `envs.specs`.
+Letters: ``N`` rows, ``K`` trajectories, ``n`` sampled transitions, ``C``, ``B`` and ``W`` as in `envs.specs`, ``M`` as in
+`trainers.trajectory`.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
-from envs.specs import BehaviorSpec, Observations
+from envs.specs import BehaviorSpec
+from trainers.replay_frames import NONE, bitwise_equal, frame_columns, observed, transition_columns
+from trainers.replay_samples import ReplaySample, ReplaySequences, gather_sequences, gather_transitions, sequence_starts
 from trainers.trainer import TrainerState
 from trainers.trajectory import TrajectoryBatch
-
-_NONE = -1
-"""In place of a frame number: nothing follows (yet)."""
-
-
-@dataclass(frozen=True, slots=True)
-class ReplaySample:
-    """``n`` transitions over 1 to n_step agent steps, to be learnt from with the target ``reward + γ^steps · V(next_obs)``.
-
-    Attributes:
-        index: int64 ``[n]``, place in the ring (below `ReplayBuffer.capacity`) of the frame where each begins.
-        obs: name -> ``[n, *shape]`` in the space's dtype.
-        continuous, discrete: float32 ``[n, C]`` and int32 ``[n, B]``, the action taken at `obs`.
-        reward: float32 ``[n]``, Σ_{i<steps} γ^i r_{t+i}.
-        next_obs: name -> ``[n, *shape]``, the true observation `steps` later; at a time limit the last one of the episode.
-        steps: int32 ``[n]``, agent steps from `obs` to `next_obs`.
-        terminated: bool ``[n]``, the task ended at `next_obs`: no bootstrap.
-        truncated: bool ``[n]``, the episode was cut off at `next_obs`; bootstrap as usual. Never set together with `terminated`.
-    """
-
-    index: np.ndarray
-    obs: Observations
-    continuous: np.ndarray
-    discrete: np.ndarray
-    reward: np.ndarray
-    next_obs: Observations
-    steps: np.ndarray
-    terminated: np.ndarray
-    truncated: np.ndarray
-
-
-def _columns(spec: BehaviorSpec) -> dict[str, tuple[np.dtype, tuple[int, ...]]]:
-    """Dtype and shape of what one frame holds: an observation and the transition that starts there."""
-    columns = {f"obs/{o.name}": (np.dtype(o.dtype), o.shape) for o in spec.observations}
-    columns["continuous"] = np.dtype(np.float32), (spec.action.continuous_size,)
-    columns["discrete"] = np.dtype(np.int32), (len(spec.action.discrete_branches),)
-    columns["reward"] = np.dtype(np.float32), ()
-    columns["next"] = np.dtype(np.int64), ()  # number of the frame that follows
-    columns["terminated"] = np.dtype(bool), ()
-    columns["ended"] = np.dtype(bool), ()  # the episode is over with this transition: terminated or truncated
-    return columns
 
 
 class ReplayBuffer:
@@ -66,13 +26,14 @@ class ReplayBuffer:
     Frames are numbered from 0 without end; number g lies at place g mod capacity. A frame has a smaller number than the one
     that follows it, so it is overwritten first: what follows a frame that is still here is here too.
 
-    Action masks are not kept.
+    For a recurrent policy frames have its memory and the step of the episode as well, so that sequences can be drawn.
 
     Source: n-step returns, Sutton & Barto 2018, equation 7.1; time limits, Pardo et al. 2018, https://arxiv.org/abs/1712.00378.
 
     Attributes:
         spec: observations and actions.
         capacity: frames it can hold, at least 2.
+        memory_size: M; 0 where the policy is not recurrent.
         rows: transitions that can be sampled now.
 
     Raises:
@@ -80,21 +41,27 @@ class ReplayBuffer:
         MemoryError: the system refuses to reserve the memory. Memory counts as used only once frames are written to it.
     """
 
-    def __init__(self, spec: BehaviorSpec, capacity: int):
+    def __init__(self, spec: BehaviorSpec, capacity: int, memory_size: int = 0):
         if capacity < 2:
             raise ValueError(f"Expected a replay capacity of at least 2 frames, received {capacity}.")
         self.spec = spec
         self.capacity = int(capacity)
+        self.memory_size = memory_size
         self.rows = 0
-        self._data = {name: np.empty((self.capacity, *shape), dtype) for name, (dtype, shape) in _columns(spec).items()}
+        self._names = [o.name for o in spec.observations]
+        columns = frame_columns(spec, memory_size)
+        self._data = {name: np.empty((self.capacity, *shape), dtype) for name, (dtype, shape) in columns.items()}
         self._tail = 0  # number of the oldest frame
         self._head = 0  # number that the next frame gets
-        self._open: dict[tuple[str, int], tuple[int, int]] = {}  # (manager, agent_id) -> (episode_id, open frame)
+        # (manager, agent_id) -> (episode_id, open frame, agent steps of the episode before it)
+        self._open: dict[tuple[str, int], tuple[int, int, int]] = {}
+        self._start: tuple[int, int, int] | None = None  # length, burn-in and frame number of a sequence that was there when last asked
 
     @staticmethod
-    def memory_bytes(spec: BehaviorSpec, capacity: int) -> int:
+    def memory_bytes(spec: BehaviorSpec, capacity: int, memory_size: int = 0) -> int:
         """Bytes that a full buffer of `capacity` frames takes."""
-        return capacity * sum(dtype.itemsize * int(np.prod(shape, dtype=np.int64)) for dtype, shape in _columns(spec).values())
+        columns = frame_columns(spec, memory_size).values()
+        return capacity * sum(dtype.itemsize * int(np.prod(shape, dtype=np.int64)) for dtype, shape in columns)
 
     @property
     def nbytes(self) -> int:
@@ -110,13 +77,17 @@ class ReplayBuffer:
         """Take trajectories in; the oldest frames give way. A batch larger than the buffer leaves its newest frames.
 
         A trajectory continues the agent's previous one when the episode is the same and not over, the open frame is still
-        here and its observation is bitwise equal to the trajectory's first. Otherwise (rows between them were lost) the old
-        chain ends there, by a cut, and a new one begins.
+        here, no step lies between them and its observation is bitwise equal to the trajectory's first. Otherwise (rows between
+        them were lost) the old chain ends there, by a cut, and a new one begins.
 
         Args:
             batch: each trajectory of at least one row, those of one agent in the order of time. It is copied.
             manager: who collected the batch; agent and episode ids are unique within it.
+
+        Raises:
+            ValueError: masks or memories are missing, or there are some that the buffer has no place for.
         """
+        self.check(batch)
         if not batch.rows:
             return
         length, starts, over = batch.length.astype(np.int64), batch.starts, batch.terminated | batch.truncated
@@ -125,10 +96,10 @@ class ReplayBuffer:
         head = int(ends[-1]) + 1
         tail = max(self._tail, head - self.capacity)
         overwritten = np.arange(self._tail, min(tail, self._head)) % self.capacity
-        self.rows -= int(np.count_nonzero(self._data["next"][overwritten] != _NONE))
+        self.rows -= int(np.count_nonzero(self._data["next"][overwritten] != NONE))
         self._tail, self._head = tail, head
 
-        self._write(ends, {f"obs/{k}": v for k, v in batch.next_obs.items()}, None)
+        self._write(ends, observed(batch.next_obs, batch.next_action_mask), None)
         following = np.repeat(begins - starts, length) + np.arange(1, batch.rows + 1)
         frame = following - 1
         frame[starts[continued]] = previous[continued]
@@ -137,14 +108,29 @@ class ReplayBuffer:
         terminated[last], ended[last] = batch.terminated, over
         transition = {"continuous": batch.continuous, "discrete": batch.discrete, "reward": batch.reward, "next": following,
                       "terminated": terminated, "ended": ended}
+        if self.memory_size:
+            transition["memory"] = batch.memory
+            transition["step"] = np.repeat(batch.begin - starts, length) + np.arange(batch.rows)
         # A continued frame gets its observation again, the same bits; that is cheaper than leaving it out.
-        self.rows += self._write(frame, {f"obs/{k}": v for k, v in batch.obs.items()}, transition)
+        self.rows += self._write(frame, observed(batch.obs, batch.action_mask), transition)
 
-        entries = zip(batch.agent_id.tolist(), batch.episode_id.tolist(), ends.tolist(), over.tolist(), strict=True)
-        for agent, episode, end, is_over in entries:
+        steps = (batch.begin + length).tolist()
+        entries = zip(batch.agent_id.tolist(), batch.episode_id.tolist(), ends.tolist(), steps, over.tolist(), strict=True)
+        for agent, episode, end, step, is_over in entries:
             self._open.pop((manager, agent), None)  # even where it is set again: the order in the state is that of the last write
             if not is_over:
-                self._open[manager, agent] = (episode, end)
+                self._open[manager, agent] = (episode, end, step)
+
+    def check(self, batch: TrajectoryBatch) -> None:
+        """Refuse what `add` would.
+
+        Raises:
+            ValueError: as `add`.
+        """
+        for what, given, wanted in (("action masks", batch.action_mask, self.spec.action.masked), ("memories", batch.memory, self.memory_size)):
+            if (given is not None) != bool(wanted):
+                raise ValueError(f"Expected trajectories with{'' if wanted else 'out'} {what}, received some "
+                                 f"with{'out' if wanted else ''}.")
 
     def _place(self, batch: TrajectoryBatch, manager: str, length, starts, over) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Numbers for the frames of a batch, as if its rows had come one by one.
@@ -157,43 +143,44 @@ class ReplayBuffer:
         order = np.argsort(batch.agent_id, kind="stable")
         agent = batch.agent_id[order]
         again = np.flatnonzero(agent[1:] == agent[:-1])
-        before = np.full(len(order), _NONE)  # trajectory of the same agent before this one, within the batch
+        before = np.full(len(order), NONE)  # trajectory of the same agent before this one, within the batch
         before[order[again + 1]] = order[again]
 
-        stored = np.full(len(order), _NONE)  # open frame from an earlier batch, maybe overwritten: see below
-        for k in np.flatnonzero(before == _NONE).tolist():
-            episode, frame = self._open.get((manager, int(batch.agent_id[k])), (_NONE, _NONE))
-            if episode == batch.episode_id[k]:
+        stored = np.full(len(order), NONE)  # open frame from an earlier batch, maybe overwritten: see below
+        for k in np.flatnonzero(before == NONE).tolist():
+            episode, frame, step = self._open.get((manager, int(batch.agent_id[k])), (NONE, NONE, NONE))
+            if episode == batch.episode_id[k] and step == batch.begin[k]:
                 stored[k] = frame
-        continued = (before != _NONE) & (batch.episode_id[before] == batch.episode_id) & ~over[before]
+        continued = (before != NONE) & (batch.episode_id[before] == batch.episode_id) & ~over[before]
+        continued &= (batch.begin + length)[before] == batch.begin
         held = {o.name: self._data[f"obs/{o.name}"] for o in self.spec.observations}
-        for possible, source, rows in ((continued.copy(), batch.next_obs, before), (stored != _NONE, held, stored % self.capacity)):
+        for possible, source, rows in ((continued.copy(), batch.next_obs, before), (stored != NONE, held, stored % self.capacity)):
             if possible.any():
                 at, first = rows[possible], starts[possible]
-                equal = [_bitwise_equal(source[name][at], obs[first]) for name, obs in batch.obs.items()]
+                equal = [bitwise_equal(source[name][at], obs[first]) for name, obs in batch.obs.items()]
                 continued[possible] = np.logical_and.reduce(equal)
 
         while True:
             new = length + ~continued
             own = self._head + np.cumsum(new) - new  # head when the trajectory comes
             begins = own - continued
-            previous = np.where(before != _NONE, (begins + length)[before], stored)
+            previous = np.where(before != NONE, (begins + length)[before], stored)
             lost = continued & (previous < own - self.capacity)
             if not lost.any():
                 return begins, previous, continued
             # Without an overwritten frame to continue, a trajectory takes one more: later ones may lose theirs by that.
             continued &= ~lost
 
-    def _write(self, frame: np.ndarray, obs: Observations, transition: dict[str, np.ndarray] | None) -> int:
+    def _write(self, frame: np.ndarray, seen: dict[str, np.ndarray], transition: dict[str, np.ndarray] | None) -> int:
         """Write to the frames that stay, and return how many those are. Without a transition they are open."""
         kept = np.flatnonzero(frame >= self._tail)
         at = frame[kept] % self.capacity
-        for name, values in (obs | (transition or {})).items():
+        for name, values in (seen | (transition or {})).items():
             self._data[name][at] = values[kept]
         if transition is None:
-            self._data["next"][at] = _NONE
-            for name in ("continuous", "discrete", "reward", "terminated", "ended"):
-                self._data[name][at] = 0  # not what was here before: equal buffers have equal states
+            # Not what was here before: equal buffers have equal states, and sequences are padded with open frames.
+            for name in transition_columns(self.spec, self.memory_size):
+                self._data[name][at] = NONE if name == "next" else 0
         return len(kept)
 
     def sample(self, n: int, rng: np.random.Generator, n_step: int = 1, gamma: float = 1.0) -> ReplaySample:
@@ -213,29 +200,44 @@ class ReplayBuffer:
             raise ValueError("Cannot sample from a replay buffer without transitions.")
         if n_step < 1:
             raise ValueError(f"Expected n_step of at least 1, received {n_step}.")
-        data, following = self._data, self._data["next"]
-        index = self._draw(n, rng)
-        last = index.copy()  # place of the last transition of each chain
-        reward = data["reward"][index].astype(np.float64)
-        steps = np.ones(n, np.int32)
-        active = np.arange(n)
-        for i in range(1, n_step):
-            further = following[last[active]] % self.capacity
-            there = following[further] != _NONE  # the last frame of an episode never has a transition
-            active, further = active[there], further[there]
-            if not len(active):
-                break
-            last[active] = further
-            reward[active] += gamma**i * data["reward"][further].astype(np.float64)
-            steps[active] += 1
-        end = following[last] % self.capacity
-        terminated = data["terminated"][last]
-        return ReplaySample(
-            index=index, obs=self._observations(index),
-            continuous=data["continuous"].take(index, axis=0), discrete=data["discrete"].take(index, axis=0),
-            reward=reward.astype(np.float32), next_obs=self._observations(end), steps=steps,
-            terminated=terminated, truncated=data["ended"][last] & ~terminated,
-        )
+        return gather_transitions(self._data, self._names, self._draw(n, rng), n_step, gamma)
+
+    def has_sequences(self, length: int, burn_in: int) -> bool:
+        """Whether there is a sequence to draw, see `sample_sequences`."""
+        known = self._start is not None and self._start[:2] == (length, burn_in) and self._start[2] >= self._tail
+        return known or len(self._sequence_starts(length, burn_in)) > 0
+
+    def sample_sequences(
+        self, n: int, length: int, burn_in: int, rng: np.random.Generator, n_step: int = 1, gamma: float = 1.0
+    ) -> ReplaySequences:
+        """Draw sequences with replacement, each equally likely, of up to `burn_in` + `length` consecutive transitions.
+
+        A sequence begins where the step of its episode is a multiple of `length`, and reaches no further than a chain: to the end
+        of the episode, or to where a trajectory was cut and no continuation is stored. Each row counts in at most one of them,
+        so all that count are equally likely too. Sequences of which no row counts (all burn-in) are never drawn.
+
+        Args:
+            length: rows that count (agent steps); of a sequence that begins its episode the first `burn_in` ones do as well.
+            n_step, gamma: as in `sample`. Sums end with the sequence.
+
+        Raises:
+            ValueError: there is no sequence, `n_step` is below 1, or the policy is not recurrent.
+        """
+        if n_step < 1:
+            raise ValueError(f"Expected n_step of at least 1, received {n_step}.")
+        starts = self._sequence_starts(length, burn_in)
+        if not len(starts):
+            raise ValueError(f"Cannot sample sequences: no episode step that is a multiple of {length} is in the replay buffer.")
+        start = starts[rng.integers(0, len(starts), n)]
+        return gather_sequences(self._data, self._names, start, length, burn_in, n_step, gamma)
+
+    def _sequence_starts(self, length: int, burn_in: int) -> np.ndarray:
+        if not self.memory_size:
+            raise ValueError("Sequences are kept for recurrent policies only: this replay buffer has memory_size=0.")
+        starts = sequence_starts(self._data, self._parts(), length, burn_in)
+        if len(starts):
+            self._start = (length, burn_in, self._tail + int(((starts - self._tail) % self.capacity).max()))
+        return starts
 
     def _draw(self, n: int, rng: np.random.Generator) -> np.ndarray:
         """Places of `n` frames that have a transition, by rejection: draws among all frames, open ones dropped."""
@@ -244,12 +246,9 @@ class ReplayBuffer:
             # Most frames have a transition, at least about half even where every episode lasts one step.
             tries = missing * self.frames // self.rows + 16
             at = (self._tail + rng.integers(0, self.frames, tries)) % self.capacity
-            parts.append(at[self._data["next"][at] != _NONE][:missing])
+            parts.append(at[self._data["next"][at] != NONE][:missing])
             missing -= len(parts[-1])
         return np.concatenate(parts) if parts else np.empty(0, np.int64)
-
-    def _observations(self, at: np.ndarray) -> Observations:
-        return {o.name: self._data[f"obs/{o.name}"].take(at, axis=0) for o in self.spec.observations}  # faster than [at]
 
     def _parts(self) -> tuple[slice, slice]:
         """Where the frames lie, oldest first."""
@@ -264,6 +263,7 @@ class ReplayBuffer:
             {f"replay/{name}": np.concatenate([a[old], a[new]]) for name, a in self._data.items()},
             {
                 "replay/spec": self.spec.to_json(),
+                "replay/memory_size": self.memory_size,
                 "replay/frames": self._head,
                 "replay/open": [[*key, *entry] for key, entry in self._open.items() if entry[1] >= self._tail],
             },
@@ -276,11 +276,13 @@ class ReplayBuffer:
         are as if overwritten), a larger one keeps all.
 
         Raises:
-            ValueError: the state is of another spec; then nothing has changed.
+            ValueError: the state is of another spec or memory size; then nothing has changed.
         """
-        spec = BehaviorSpec.from_json(state.scalars["replay/spec"])
+        spec, memory_size = BehaviorSpec.from_json(state.scalars["replay/spec"]), state.scalars["replay/memory_size"]
         if spec != self.spec:
             raise ValueError(f"Replay buffer of another behavior spec: expected {self.spec}, received {spec}.")
+        if memory_size != self.memory_size:
+            raise ValueError(f"Replay buffer of a policy of another memory: expected memory_size {self.memory_size}, received {memory_size}.")
         held = len(state.tensors["replay/next"])
         keep = min(held, self.capacity)
         self._head = int(state.scalars["replay/frames"])
@@ -290,11 +292,6 @@ class ReplayBuffer:
         for name, array in self._data.items():
             values = state.tensors[f"replay/{name}"]
             array[old], array[new] = values[held - keep : split], values[split:]
-        self.rows = sum(int(np.count_nonzero(self._data["next"][part] != _NONE)) for part in (old, new))
-        self._open = {(m, agent): (episode, frame) for m, agent, episode, frame in state.scalars["replay/open"]}
-
-
-def _bitwise_equal(a: np.ndarray, b: np.ndarray) -> np.ndarray:
-    """bool ``[n]``: rows of the same bits, so that NaN equals itself. Both ``[n, …]`` of one dtype, n at least 1."""
-    a, b = (np.ascontiguousarray(x).reshape(len(x), -1).view(np.uint8) for x in (a, b))
-    return (a == b).all(axis=1)
+        self.rows = sum(int(np.count_nonzero(self._data["next"][part] != NONE)) for part in (old, new))
+        self._open = {(m, agent): tuple(entry) for m, agent, *entry in state.scalars["replay/open"]}
+        self._start = None

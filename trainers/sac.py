@@ -3,7 +3,7 @@
 Source: Haarnoja et al. 2018, https://arxiv.org/abs/1812.05905, algorithm 1 (with the entropy coefficient learnt); discrete
 actions: Christodoulou 2019, https://arxiv.org/abs/1910.07207. Deviations and formulas are in docs/sac.md.
 
-Letters: ``N`` sampled rows, ``I`` network inputs, ``S`` reward signals.
+Letters: ``N`` sampled rows or sequences, ``L`` rows of a sequence, ``S`` reward signals.
 """
 
 from __future__ import annotations
@@ -14,25 +14,31 @@ from fractions import Fraction
 import numpy as np
 
 from envs.specs import BehaviorSpec, Observations
-from trainers.networks import check_weights, network_inputs
+from trainers.architecture import architecture
+from trainers.inputs import NetworkInputs, network_inputs
+from trainers.networks import check_weights
 from trainers.normalizer import NormalizerHistory, check_batch
 from trainers.replay_buffer import ReplayBuffer
+from trainers.sac_batches import SACRows, SACSequences
 from trainers.sac_networks import CRITIC, LOG_ALPHA, TARGET
-from trainers.sac_update import SACProgram, SACRows
+from trainers.sac_update import SACProgram
 from trainers.schedules import sac_schedules
 from trainers.settings import SACSettings
 from trainers.trainer import TrainerState, Weights
 from trainers.trajectory import TrajectoryBatch
-from trainers.update_ratio import UPDATES_PER_CALL, UpdateRatio
+from trainers.update_ratio import UpdateRatio
 
 
 class SACTrainer:
     """SAC for one behavior. See `trainers.trainer.Trainer` for the methods' contract.
 
     One update (an optimizer step on a batch drawn from replay) is owed for each ``steps_per_update`` agent steps, as
-    `UpdateRatio` counts; `update` makes up to 32 of them. Counting begins at ``buffer_init_steps``, and anew, so that steps
-    without a possible update are never made up for in a burst: when the first full batch is there, when a state is loaded
-    without its replay, and when it is loaded with another ``steps_per_update``.
+    `UpdateRatio` counts; `update` makes up to 32 of them (fewer where their images take much memory). Counting begins at
+    ``buffer_init_steps``, and anew, so that steps without a possible update are never made up for in a burst: when the first
+    full batch is there, when a state is loaded without its replay, and when it is loaded with another ``steps_per_update``.
+
+    With a memory an update learns from sequences, max(1, ``batch_size`` // ``sequence_length``) of them. As long as replay holds
+    none that begins where one may (after a resume in the middle of an episode, say) updates wait, and nothing is owed for that.
 
     With ``normalize`` all networks, targets included, see observations with the present statistics, into which each row is
     merged once, when it is taken in.
@@ -45,10 +51,11 @@ class SACTrainer:
     def __init__(self, spec: BehaviorSpec, settings: SACSettings, seed: np.random.SeedSequence, weights: Weights) -> None:
         self._spec, self._settings, self._hyper = spec, settings, settings.hyperparameters
         self._signals = dict(settings.reward_signals)
+        self._arch = architecture(spec, settings.network_settings)
         self._program = SACProgram(spec, settings, weights)
         self._learning_rate = sac_schedules(self._hyper, settings.max_steps)
-        self._normalizer = NormalizerHistory(spec) if settings.network_settings.normalize else None
-        self._replay = ReplayBuffer(spec, self._hyper.buffer_size)
+        self._normalizer = NormalizerHistory(self._arch) if self._arch.normalized else None
+        self._replay = self._new_replay()
         self._ratio = UpdateRatio(self._hyper.steps_per_update, origin_steps=self._hyper.buffer_init_steps)
         self._rng = np.random.Generator(np.random.PCG64(seed))
         self._filled = 0  # rows taken in by this replay buffer
@@ -57,6 +64,9 @@ class SACTrainer:
         self.updates = 0
         self.policy_updates = 0
 
+    def _new_replay(self) -> ReplayBuffer:
+        return ReplayBuffer(self._spec, self._hyper.buffer_size, self._arch.memory_size)
+
     def compile(self) -> None:
         self._program.compile()
 
@@ -64,59 +74,65 @@ class SACTrainer:
 
     @property
     def rows_held(self) -> int:
-        return self._ratio.steps_owed(self.agent_steps, self.updates) if self._has_batch else 0
+        return self._ratio.steps_owed(self.agent_steps, self.updates) if self._can_learn else 0
 
     @property
     def rows_wanted(self) -> int:
-        return max(0, self._hyper.batch_size - self._filled, self._ratio.origin_steps - self.agent_steps)
+        rows = max(0, self._hyper.batch_size - self._filled, self._ratio.origin_steps - self.agent_steps)
+        return rows if self._has_sequences else max(1, rows)  # how many more a first sequence takes is not known
 
     @property
-    def _has_batch(self) -> bool:
-        return self._filled >= self._hyper.batch_size
+    def _can_learn(self) -> bool:
+        """Whether a batch can be drawn."""
+        return self._filled >= self._hyper.batch_size and self._has_sequences
+
+    @property
+    def _has_sequences(self) -> bool:
+        memory = self._arch.memory
+        return memory is None or self._replay.has_sequences(memory.sequence_length, memory.burn_in)
 
     def process(self, batch: TrajectoryBatch, manager: str = "") -> dict[str, float]:
         """See `Trainer.process`.
 
         Raises:
-            ValueError: an observation or reward is not finite, or actions were masked; then nothing has changed.
+            ValueError: an observation or reward is not finite, or masks or memories are missing; then nothing has changed.
         """
-        if batch.action_mask is not None:
-            raise ValueError("Expected trajectories without action masks, received some with; SAC cannot learn from those.")
         check_batch(batch, manager)
+        self._replay.check(batch)
         if batch.rows:
-            had_batch = self._has_batch
+            could_learn = self._can_learn
             if self._normalizer is not None:  # first: it refuses what is not finite in float32
                 self._normalizer.update(batch.obs)
             self._replay.add(batch, manager)
             self._filled += batch.rows
             self.agent_steps += batch.rows
-            if self._has_batch and not had_batch:
-                self._begin_to_count(self.agent_steps - (self._filled - self._hyper.batch_size))
+            if self._can_learn and not could_learn:
+                # Without a memory it is known at which of these rows a batch was full.
+                since = min(batch.rows, self._filled - self._hyper.batch_size) if self._arch.memory is None else 0
+                self._begin_to_count(self.agent_steps - since)
         return {}
 
     def _begin_to_count(self, agent_steps: int) -> None:
-        """The first full batch was there at `agent_steps`: what was owed by then could not be done, and is not made up for."""
+        """The first batch could be drawn at `agent_steps`: what was owed by then could not be done, and is not made up for."""
         if self._ratio.owed(agent_steps, self.updates):
             self._ratio.rebase(agent_steps, self.updates)
-            self.notices.append(
-                f"updates are counted from agent step {agent_steps:,} on, where the replay buffer had a full batch "
-                f"(batch_size={self._hyper.batch_size})"
-            )
+            what = f"a full batch (batch_size={self._hyper.batch_size})" if self._arch.memory is None else "a first sequence and a full batch"
+            self.notices.append(f"updates are counted from agent step {agent_steps:,} on, where the replay buffer had {what}")
 
     def is_ready(self) -> bool:
-        return self._has_batch and self._ratio.owed(self.agent_steps, self.updates) > 0
+        return self._can_learn and self._ratio.owed(self.agent_steps, self.updates) > 0
 
     # -- learning ----------------------------------------------------------------------------------------------------
 
     def update(self, between_chunks: Callable[[], None] = lambda: None) -> dict[str, float]:
-        """Make the updates that are owed, 32 at most. See `Trainer.update`.
+        """Make the updates that are owed, 32 at most (see the class). See `Trainer.update`.
 
         Raises:
             FloatingPointError: a loss or a weight would be NaN or infinite; weights, targets and optimizer stay those of before.
         """
-        count = min(UPDATES_PER_CALL, self._ratio.owed(self.agent_steps, self.updates))
+        count = min(self._program.updates_per_call, self._ratio.owed(self.agent_steps, self.updates))
         learning_rate = self._learning_rate.value(self.agent_steps)
-        means = self._program.update(self._sample(count * self._hyper.batch_size), learning_rate, self._rng, between_chunks)
+        means = self._program.update(self._sample(count * self._program.draws), learning_rate, self._rng, between_chunks)
         self.updates += count
         self.policy_updates += 1
         stats = {
@@ -139,18 +155,40 @@ class SACTrainer:
             stats[f"Policy/{name.capitalize()} Value Estimate"] = means[f"value/{name}"]
         return stats
 
-    def _sample(self, n: int) -> SACRows:
-        extrinsic = self._settings.reward_signals.extrinsic
-        drawn = self._replay.sample(n, self._rng, self._hyper.n_step, extrinsic.gamma)
-        reward = drawn.reward * np.float32(extrinsic.strength)
-        gammas = np.array([signal.gamma for signal in self._signals.values()], np.float32)
-        bootstrap = np.power(gammas[None], drawn.steps[:, None], dtype=np.float32) * ~drawn.terminated[:, None]
-        inputs, after = self._inputs(drawn.obs), self._inputs(drawn.next_obs)
-        return SACRows(inputs, after, drawn.continuous, drawn.discrete, reward[:, None], bootstrap)
+    def _sample(self, n: int) -> SACRows | SACSequences:
+        """`n` transitions, or sequences with a memory."""
+        if self._arch.memory is not None:
+            return self._sequences(n)
+        drawn = self._replay.sample(n, self._rng, self._hyper.n_step, self._settings.reward_signals.extrinsic.gamma)
+        now, after = self._inputs(drawn.obs), self._inputs(drawn.next_obs)
+        return SACRows(
+            now.vector, after.vector, drawn.continuous, drawn.discrete, self._rewards(drawn.reward),
+            self._bootstrap(drawn.steps, drawn.terminated), now.images, after.images, drawn.action_mask, drawn.next_action_mask,
+        )
 
-    def _inputs(self, obs: Observations) -> np.ndarray:
-        """What the networks see, float32 ``[N, I]``."""
-        return network_inputs(self._spec, obs) if self._normalizer is None else self._normalizer.normalize_now(obs)
+    def _sequences(self, n: int) -> SACSequences:
+        hyper, gamma, memory = self._hyper, self._settings.reward_signals.extrinsic.gamma, self._arch.memory
+        drawn = self._replay.sample_sequences(n, memory.sequence_length, memory.burn_in, self._rng, hyper.n_step, gamma)
+        shape = next(iter(drawn.obs.values())).shape[:2]
+        seen = self._inputs({name: x.reshape(shape[0] * shape[1], *x.shape[2:]) for name, x in drawn.obs.items()})
+        return SACSequences(
+            seen.vector.reshape(*shape, -1), drawn.continuous, drawn.discrete, self._rewards(drawn.reward),
+            self._bootstrap(drawn.steps, drawn.terminated), drawn.steps, drawn.weight, drawn.memory, drawn.begins,
+            tuple(x.reshape(*shape, *x.shape[1:]) for x in seen.images), drawn.action_mask,
+        )
+
+    def _rewards(self, reward: np.ndarray) -> np.ndarray:
+        """Of each signal: float32 ``[N, …]`` -> ``[N, …, S]``."""
+        return (reward * np.float32(self._settings.reward_signals.extrinsic.strength))[..., None]
+
+    def _bootstrap(self, steps: np.ndarray, terminated: np.ndarray) -> np.ndarray:
+        """γ^steps of each signal, 0 where the task ended: int ``[N, …]`` -> float32 ``[N, …, S]``."""
+        gammas = np.array([signal.gamma for signal in self._signals.values()], np.float32)
+        return np.power(gammas, steps[..., None], dtype=np.float32) * ~terminated[..., None]
+
+    def _inputs(self, obs: Observations) -> NetworkInputs:
+        """What the networks see."""
+        return network_inputs(self._arch, obs) if self._normalizer is None else self._normalizer.normalize_now(obs)
 
     # -- publishing and state ----------------------------------------------------------------------------------------
 
@@ -187,7 +225,7 @@ class SACTrainer:
         self.agent_steps, self.updates, self.policy_updates, origin_steps, origin_updates = (
             int(state.scalars[name]) for name in ("agent_steps", "updates", "policy_updates", "origin_steps", "origin_updates")
         )
-        self._replay, self._filled = ReplayBuffer(self._spec, self._hyper.buffer_size), 0
+        self._replay, self._filled = self._new_replay(), 0
         self._ratio.rebase(origin_steps, origin_updates)
         if not any(name.startswith("replay/") for name in state.tensors):
             self._ratio.rebase(self.agent_steps + self._hyper.buffer_init_steps, self.updates)
@@ -215,7 +253,7 @@ class SACTrainer:
         state.expect("normalizer_statistics/count", self._normalizer, "network_settings.normalize")
         networks, targets = (
             {name: tensor for name, tensor in state.tensors.items() if name.startswith(prefixes)}
-            for prefixes in (("actor/", CRITIC, LOG_ALPHA), TARGET)
+            for prefixes in (("actor/", f"{CRITIC}/", LOG_ALPHA), f"{TARGET}/")
         )
         if not self._hyper.learn_entcoef and LOG_ALPHA in networks:  # then α is a setting, and settings come from the configuration
             networks[LOG_ALPHA] = np.full_like(networks[LOG_ALPHA], np.log(self._hyper.init_entcoef))

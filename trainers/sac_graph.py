@@ -4,33 +4,28 @@ Everything has static shapes; how many of the batches are learnt from is a run-t
 its own: joining hundreds of thousands of numbers in one vector, as PPO does with its small networks, and taking them apart again
 for each update costs a third of the speed here.
 
-Letters: ``K`` updates of one call at most, ``M`` rows of a batch (``batch_size``), ``D`` packed columns, ``I``, ``C``, ``B``, ``S`` as in `trainers.graph`, ``A`` choices of one branch, ``W`` as in `trainers.sac_networks`.
+Letters: ``K``, ``M``, ``Q``, ``L``, ``D`` as in `trainers.sac_batches`; ``R`` rows that losses are taken from, M or Q·L; ``F``, ``C``,
+``B``, ``S`` as in `trainers.graph`; ``A`` choices of one branch, ``W`` as in `trainers.sac_networks`.
 """
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
 from envs.specs import BehaviorSpec
-from trainers import graph, sac_losses  # graph first: it quietens TensorFlow before the import
+from trainers import graph, sac_critics, sac_features, sac_losses  # graph first: it quietens TensorFlow before the import
+from trainers.architecture import Architecture, architecture
 from trainers.distributions import LOG_STD_MAX, LOG_STD_MIN
 from trainers.exploration_noise import VARIANCE_FLOOR
-from trainers.networks import LOG_STD, Distribution, Layout, action_heads, body_layers, input_size
+from trainers.networks import LOG_STD, Distribution, Layout, action_heads, encoder_layout
 from trainers.optimizer import AdamState, adam, clip_by_global_norm
-from trainers.sac_networks import (
-    CRITIC,
-    LOG_ALPHA,
-    TARGET,
-    distribution_of,
-    outputs_per_signal,
-    sac_layout,
-    target_entropies,
-    twin_layout,
-)
-from trainers.settings import NetworkSettings, SACSettings
+from trainers.sac_batches import packed_columns
+from trainers.sac_features import Batch, Encoded, Seen
+from trainers.sac_networks import CRITIC, LOG_ALPHA, TARGET, distribution_of, sac_layout, target_entropies, twin_layout
+from trainers.settings import SACSettings
 
 import tensorflow as tf  # isort: skip
 
@@ -66,18 +61,31 @@ class Batches(NamedTuple):
     """What a call learns from.
 
     Attributes:
-        packed: float32 ``[K, M, D]``, the columns of `SACGraph.columns`.
-        noise: float32 ``[K, 2, M, C]``, standard normal, for the actions after and at the sampled steps.
+        packed, blocks, noise: as `trainers.sac_batches.CallArrays` has them.
         learning_rate: float32 scalar.
     """
 
     packed: tf.Tensor
+    blocks: dict[str, tf.Tensor]
     noise: tf.Tensor
     learning_rate: tf.Tensor
 
 
-class _Acted(NamedTuple):
-    """A sample of the policy in each row: continuous ``[M, C]``; log-probs of all choices per branch; entropy per part ``[M]``."""
+class Distributions(NamedTuple):
+    """The policy in each row.
+
+    Attributes:
+        mean, log_std: float32 ``[R, C]``, of u; None without continuous actions.
+        log_p: log-probs of all choices, ``[R, A]`` for each branch.
+    """
+
+    mean: tf.Tensor | None
+    log_std: tf.Tensor | None
+    log_p: list[tf.Tensor]
+
+
+class Acted(NamedTuple):
+    """A sample of the policy in each row: continuous ``[R, C]``; log-probs of all choices per branch; entropy per part ``[R]``."""
 
     continuous: tf.Tensor
     log_p: list[tf.Tensor]
@@ -89,14 +97,15 @@ class SACGraph:
     """The program of one behavior. Equal graphs compile once for all.
 
     Attributes:
-        target_entropy: of each part of an action.
+        target_entropy: of each part of an action, where all choices are allowed.
+        target_entropy_scale: c of c·ln n, for n choices that a mask allows.
     """
 
-    spec: BehaviorSpec
-    network: NetworkSettings
+    arch: Architecture
     signals: tuple[str, ...]
     distribution: Distribution
     target_entropy: tuple[float, ...]
+    target_entropy_scale: float
     tau: float
     adam_epsilon: float
     max_grad_norm: float | None
@@ -106,32 +115,32 @@ class SACGraph:
     def of(cls, spec: BehaviorSpec, settings: SACSettings) -> SACGraph:
         """The graph that `settings` ask for."""
         hyper = settings.hyperparameters
-        inputs_as_given = settings.network_settings.model_copy(update={"normalize": False})  # they come normalised
         targets = target_entropies(spec.action, hyper.target_entropy, hyper.target_entropy_scale)
         return cls(
-            spec, inputs_as_given, tuple(dict(settings.reward_signals)), distribution_of(settings),
-            tuple(float(t) for t in targets), hyper.tau, hyper.adam_epsilon, hyper.max_grad_norm, hyper.learn_entcoef,
+            architecture(spec, settings.network_settings).as_given(), tuple(dict(settings.reward_signals)), distribution_of(settings),
+            tuple(float(t) for t in targets), hyper.target_entropy_scale, hyper.tau, hyper.adam_epsilon, hyper.max_grad_norm,
+            hyper.learn_entcoef,
         )
 
     @functools.cached_property
     def layout(self) -> Layout:
         """Trained tensors: actor, critics, log α."""
-        return sac_layout(self.spec, self.network, self.signals, self.distribution)
+        return sac_layout(self.arch, self.signals, self.distribution)
 
     @functools.cached_property
     def target_layout(self) -> Layout:
         """Target critics, in the order of the critics in `layout`."""
-        return twin_layout(self.spec, self.network, self.signals, TARGET)
+        return twin_layout(self.arch, self.signals, TARGET)
+
+    @functools.cached_property
+    def _encoders(self) -> frozenset[str]:
+        """Tensors of all encoders."""
+        return frozenset(name for scope in ("actor", CRITIC, TARGET) for name in encoder_layout(self.arch, scope))
 
     @functools.cached_property
     def columns(self) -> dict[str, int]:
         """Packed columns: name -> width."""
-        size, signals = input_size(self.spec), len(self.signals)
-        action = self.spec.action
-        return {
-            "inputs": size, "next_inputs": size, "continuous": action.continuous_size,
-            "discrete": len(action.discrete_branches), "reward": signals, "bootstrap": signals,
-        }
+        return packed_columns(self.arch, len(self.signals))
 
     # -- updates -----------------------------------------------------------------------------------------------------
 
@@ -148,127 +157,164 @@ class SACGraph:
         """
         named = dict(zip(self.layout, progress.parameters, strict=True))
         target = dict(zip(self.target_layout, progress.target, strict=True))
+        batch = self.unpacked(tf.gather(batches.packed, progress.done))
+        batch |= {name: tf.gather(block, progress.done) for name, block in batches.blocks.items()}
         with tf.GradientTape() as tape:
             tape.watch(list(named.values()))
-            loss, means = self.loss(named, target, tf.gather(batches.packed, progress.done), tf.gather(batches.noise, progress.done))
-        gradients, norms = self._clipped(dict(zip(named, tape.gradient(loss, list(named.values())), strict=True)))
+            loss, means = self.loss(named, target, batch, tf.gather(batches.noise, progress.done))
+        # A user's model may have variables that no output depends on.
+        gradients = tape.gradient(loss, list(named.values()), unconnected_gradients=tf.UnconnectedGradients.ZERO)
+        progress, norms = self._part(self.step)(progress, gradients, batches.learning_rate)
+        sums = progress.sums + tf.concat([tf.stack([*means[0], *norms]), means[1]], axis=0)
+        return progress._replace(done=progress.done + 1, sums=sums)
+
+    def step(self, progress: Progress, gradients: Sequence[tf.Tensor], learning_rate: tf.Tensor) -> tuple[Progress, list[tf.Tensor]]:
+        """Parameters, Adam's state and targets one step on; and the norms of the actor's and the critics' gradients."""
+        named = dict(zip(self.layout, progress.parameters, strict=True))
+        gradients, norms = self._clipped(dict(zip(named, gradients, strict=True)))
         moved, m, v, step = [], [], [], progress.step
         for i, (name, tensor) in enumerate(named.items()):
             state = AdamState(progress.m[i], progress.v[i], progress.step)
-            new, (m_i, v_i, step) = adam(tensor, gradients[name], state, batches.learning_rate, self.adam_epsilon)
+            new, (m_i, v_i, step) = adam(tensor, gradients[name], state, learning_rate, self.adam_epsilon)
             if name == LOG_ALPHA:
                 # Not learnt, moments of a run that learnt it, which a resumed one goes on with, must not move it either.
                 new = tf.clip_by_value(new, *_LOG_ALPHA_RANGE) if self.learn_entcoef else tensor
             moved.append(new)
             m.append(m_i)
             v.append(v_i)
-        online = [tensor for name, tensor in zip(named, moved, strict=True) if name.startswith(CRITIC)]
+        online = [tensor for name, tensor in zip(named, moved, strict=True) if name.startswith(f"{CRITIC}/")]
         followed = tuple(old + self.tau * (new - old) for old, new in zip(progress.target, online, strict=True))
-        sums = progress.sums + tf.concat([tf.stack([*means[0], *norms]), means[1]], axis=0)
-        return Progress(progress.done + 1, tuple(moved), tuple(m), tuple(v), step, followed, sums, progress.finite)
+        return progress._replace(parameters=tuple(moved), m=tuple(m), v=tuple(v), step=step, target=followed), norms
+
+    def _part(self, function: Callable) -> Callable:
+        """A part of an update without convolutions: compiled by itself where the whole is not."""
+        return function if graph.compile_with_xla(self.arch) else tf.function(function, jit_compile=True, autograph=False)
 
     def _clipped(self, gradients: dict[str, tf.Tensor]) -> tuple[dict[str, tf.Tensor], list[tf.Tensor]]:
         """Gradients, clipped where that is asked for, actor and critics apart; and the two norms from before."""
         norms = []
-        for prefix in ("actor/", CRITIC):
+        for prefix in ("actor/", f"{CRITIC}/"):
             names = [name for name in gradients if name.startswith(prefix)]
             norms.append(tf.sqrt(tf.add_n([tf.reduce_sum(tf.square(gradients[name])) for name in names])))
             if self.max_grad_norm is not None:
                 gradients |= {name: clip_by_global_norm(gradients[name], norms[-1], self.max_grad_norm) for name in names}
         return gradients, norms
 
+    def unpacked(self, packed: tf.Tensor) -> Batch:
+        """The packed columns ``[…, D]`` of one batch by name."""
+        columns = tf.split(packed, list(self.columns.values()), axis=packed.shape.rank - 1)
+        return dict(zip(self.columns, columns, strict=True))
+
     def loss(
-        self, named: graph.Parameters, target: graph.Parameters, packed: tf.Tensor, noise: tf.Tensor
+        self, named: graph.Parameters, target: graph.Parameters, batch: Batch, noise: tf.Tensor
     ) -> tuple[tf.Tensor, tuple[tuple[tf.Tensor, ...], tf.Tensor]]:
         """Sum of the losses of critics, policy and log α, no one's gradient reaching another's parameters.
+
+        Args:
+            noise: float32 ``[2, R, C]``, standard normal, for the actions after and at the sampled steps.
 
         Returns:
             The loss; the first four of `STATISTICS`; the mean value estimates ``[S]``.
         """
-        inputs, after, continuous, discrete, reward, bootstrap = tf.split(packed, list(self.columns.values()), axis=1)
+        encoded = sac_features.encode(named, target, batch, self.arch)
+        heads, target_heads = ({name: x for name, x in tensors.items() if name not in self._encoders} for tensors in (named, target))
+        batch = {name: x for name, x in batch.items() if "image/" not in name}
+        return self._part(self._loss_of_encoded)(heads, target_heads, encoded, batch, noise)
+
+    def _loss_of_encoded(
+        self, named: graph.Parameters, target: graph.Parameters, encoded: Encoded, batch: Batch, noise: tf.Tensor
+    ) -> tuple[tf.Tensor, tuple[tuple[tf.Tensor, ...], tf.Tensor]]:
+        """`loss` after the encoders."""
+        if self.arch.memory is None:
+            weight, (now, after) = None, sac_features.transitions_seen(named, encoded, batch, self.arch)
+        else:
+            now, after = sac_features.sequences_seen(named, target, encoded, batch, self.arch)
+            batch = {name: sac_features.by_row(batch[name][:, :-1]) for name in self.columns if name != "vector"}
+            weight = batch["weight"][:, 0]
         log_alpha = named[LOG_ALPHA]
         alpha = tf.unstack(tf.stop_gradient(tf.exp(log_alpha)))
-        y = self._target(named, target, after, noise[0], reward, bootstrap, alpha)
-        q = self._taken(named, inputs, continuous, discrete)
-        critic_losses = sac_losses.critic_loss(q, y)
-        acted = self._act(named, inputs, noise[1])
-        frozen = {name: tf.stop_gradient(tensor) for name, tensor in named.items() if name.startswith(CRITIC)}
-        value = tf.reduce_sum(sac_losses.smaller_twin(self._expected(frozen, CRITIC, inputs, acted)), axis=1)
-        policy_loss = -tf.reduce_mean(value + _weighted(alpha, acted.entropies))
-        entropy = tf.stack([tf.reduce_mean(part) for part in acted.entropies])
-        alpha_loss = sac_losses.entropy_coef_loss(log_alpha, entropy, tf.constant(self.target_entropy))
+        y = self._target(named, target, after, noise[0], batch, alpha)
+        q = sac_critics.taken(named, CRITIC, now.critic, batch["continuous"], batch["discrete"], self.arch, self.signals)
+        critic_losses = sac_losses.critic_loss(q, y, weight)
+        acted = self._act(named, now, noise[1])
+        frozen = {name: tf.stop_gradient(tensor) for name, tensor in named.items() if name.startswith(f"{CRITIC}/")}
+        value = tf.reduce_sum(sac_losses.smaller_twin(self._expected(frozen, CRITIC, tf.stop_gradient(now.critic), acted)), axis=1)
+        policy_loss = -sac_losses.mean(value + _weighted(alpha, acted.entropies), weight)
+        entropy = tf.stack([sac_losses.mean(part, weight) for part in acted.entropies])
+        wanted = tf.stack([sac_losses.mean(part, weight) for part in self._wanted_entropies(now)])
+        alpha_loss = sac_losses.entropy_coef_loss(log_alpha, entropy, wanted)
         loss = tf.reduce_sum(critic_losses) + policy_loss + alpha_loss
-        return loss, ((*tf.unstack(critic_losses), policy_loss, tf.reduce_sum(entropy)), tf.reduce_mean(q, axis=[0, 1]))
+        return loss, ((*tf.unstack(critic_losses), policy_loss, tf.reduce_sum(entropy)), sac_losses.mean(tf.reduce_mean(q, axis=0), weight))
 
     def _target(
-        self, named: graph.Parameters, target: graph.Parameters, after: tf.Tensor, noise: tf.Tensor, reward: tf.Tensor,
-        bootstrap: tf.Tensor, alpha: list[tf.Tensor],
+        self, named: graph.Parameters, target: graph.Parameters, after: Seen, noise: tf.Tensor, batch: Batch, alpha: list[tf.Tensor]
     ) -> tf.Tensor:
-        """y ``[M, S]``; the entropy term goes into the first signal's stream only, or it would count once for each signal."""
+        """y ``[R, S]``; the entropy term goes into the first signal's stream only, or it would count once for each signal."""
         acted = self._act(named, after, noise)
-        value = sac_losses.smaller_twin(self._expected(target, TARGET, after, acted))
+        value = sac_losses.smaller_twin(self._expected(target, TARGET, after.critic, acted))
         first = tf.one_hot(0, len(self.signals))
         value += _weighted(alpha, acted.entropies)[:, None] * first[None]
-        return sac_losses.value_target(reward, bootstrap, value)
+        if self.arch.memory is not None:
+            value = _later(value, batch["steps"], self.arch.memory.burn_in + self.arch.memory.sequence_length)
+        return sac_losses.value_target(batch["reward"], batch["bootstrap"], value)
+
+    def _expected(self, named: graph.Parameters, scope: str, features: tf.Tensor, acted: Acted) -> tf.Tensor:
+        return sac_critics.expected(named, scope, features, acted.continuous, acted.log_p, self.arch, self.signals)
+
+    def _wanted_entropies(self, now: Seen) -> list[tf.Tensor]:
+        """The entropy that each part of an action should have in each row, ``[R]``."""
+        rows, wanted = now.actor.shape[0], list(self.target_entropy)
+        if now.action_mask is None:
+            return [tf.fill([rows], entropy) for entropy in wanted]
+        masks = graph.branch_masks(now.action_mask, self.arch.spec.action.discrete_branches)
+        # A branch of a row that does not count may have no choice: its entropy is 0 then, like that of a single one.
+        allowed = [tf.maximum(tf.reduce_sum(tf.cast(mask, tf.float32), axis=1), 1.0) for mask in masks]
+        continuous = [tf.fill([rows], entropy) for entropy in wanted[: len(wanted) - len(masks)]]
+        return continuous + [self.target_entropy_scale * tf.math.log(n) for n in allowed]
 
     # -- the policy --------------------------------------------------------------------------------------------------
 
-    def _act(self, named: graph.Parameters, inputs: tf.Tensor, noise: tf.Tensor) -> _Acted:
-        """The policy on network inputs ``[M, I]``; gradients flow through the sample (the reparametrisation trick)."""
-        features = graph.body(named, inputs, body_layers(self.spec, self.network, "actor"), self.network.activation)
-        heads = list(action_heads(self.spec, self.network, distribution=self.distribution))
-        entropies, continuous = [], tf.zeros([features.shape[0], 0])
-        if self.spec.action.continuous_size:
-            mean = graph.head(named, features, heads.pop(0))
+    def distributions(self, named: graph.Parameters, seen: Seen) -> Distributions:
+        """The policy on the actor's features."""
+        action, mean, log_std = self.arch.spec.action, None, None
+        heads = list(action_heads(self.arch, self.distribution))
+        if action.continuous_size:
+            mean = graph.head(named, seen.actor, heads.pop(0))
             if self.distribution == "gsde":
-                log_std = 0.5 * tf.math.log(tf.square(features) @ tf.exp(2.0 * named[LOG_STD]) + VARIANCE_FLOOR)
+                log_std = 0.5 * tf.math.log(tf.square(seen.actor) @ tf.exp(2.0 * named[LOG_STD]) + VARIANCE_FLOOR)
             else:
-                log_std = tf.clip_by_value(graph.head(named, features, heads.pop(0)), LOG_STD_MIN, LOG_STD_MAX)
-            continuous, log_pi = sac_losses.squash(mean + tf.exp(log_std) * noise, noise, log_std)
+                log_std = tf.clip_by_value(graph.head(named, seen.actor, heads.pop(0)), LOG_STD_MIN, LOG_STD_MAX)
+        masks = graph.branch_masks(seen.action_mask, action.discrete_branches)
+        logits = [graph.head(named, seen.actor, layer) for layer in heads]
+        return Distributions(mean, log_std, [graph.masked_log_softmax(x, mask) for x, mask in zip(logits, masks, strict=True)])
+
+    def _act(self, named: graph.Parameters, seen: Seen, noise: tf.Tensor) -> Acted:
+        """An action in each row; gradients flow through the sample (the reparametrisation trick)."""
+        policy, entropies, continuous = self.distributions(named, seen), [], tf.zeros([seen.actor.shape[0], 0])
+        if policy.mean is not None:
+            continuous, log_pi = sac_losses.squash(policy.mean + tf.exp(policy.log_std) * noise, noise, policy.log_std)
             entropies.append(-log_pi)
-        log_p = [tf.nn.log_softmax(graph.head(named, features, layer)) for layer in heads]
-        return _Acted(continuous, log_p, entropies + sac_losses.entropies(log_p))
-
-    # -- the critics -------------------------------------------------------------------------------------------------
-
-    def _q(self, named: graph.Parameters, prefix: str, inputs: tf.Tensor, continuous: tf.Tensor) -> tf.Tensor:
-        """Outputs of both critics, ``[2, M, S, W]``."""
-        x = tf.concat([inputs, continuous], axis=1)
-        x = tf.broadcast_to(x[None], [2, *x.shape])
-        for i in range(self.network.num_layers):
-            x = graph.ACTIVATIONS[self.network.activation](_twin(named, f"{prefix}dense_{i}", x))
-        outputs = _twin(named, f"{prefix}q", x)
-        return tf.reshape(outputs, [2, inputs.shape[0], len(self.signals), outputs_per_signal(self.spec.action)])
-
-    def _branches(self, q: tf.Tensor) -> list[tf.Tensor]:
-        return tf.split(q, list(self.spec.action.discrete_branches), axis=3)
-
-    def _taken(self, named: graph.Parameters, inputs: tf.Tensor, continuous: tf.Tensor, discrete: tf.Tensor) -> tf.Tensor:
-        """Q of stored actions, ``[2, M, S]``."""
-        q = self._q(named, CRITIC, inputs, continuous)
-        branches = self.spec.action.discrete_branches
-        if not branches:
-            return q[:, :, :, 0]
-        chosen = [tf.one_hot(tf.cast(discrete[:, b], tf.int32), choices) for b, choices in enumerate(branches)]
-        return sac_losses.taken_value(self._branches(q), chosen)
-
-    def _expected(self, named: graph.Parameters, prefix: str, inputs: tf.Tensor, acted: _Acted) -> tf.Tensor:
-        """Expected Q under the policy, ``[2, M, S]``: exact over choices, at the sample of the continuous part."""
-        q = self._q(named, prefix, inputs, acted.continuous)
-        return sac_losses.expected_value(self._branches(q), acted.log_p) if acted.log_p else q[:, :, :, 0]
+        return Acted(continuous, policy.log_p, entropies + sac_losses.entropies(policy.log_p))
 
 
-def _twin(named: graph.Parameters, layer: str, x: tf.Tensor) -> tf.Tensor:
-    """One dense layer of both critics: ``[2, M, inputs]`` -> ``[2, M, outputs]``."""
-    return x @ named[f"{layer}/kernel"] + named[f"{layer}/bias"][:, None]
+def _later(value: tf.Tensor, steps: tf.Tensor, length: int) -> tf.Tensor:
+    """From values one step after each row those `steps` after it, ``[Q·L, S]``.
+
+    Args:
+        value: ``[Q·L, S]``.
+        steps: float32 ``[Q·L, 1]``, at least 1, none beyond its sequence's end.
+    """
+    at = tf.range(length)[None] + tf.reshape(tf.cast(steps, tf.int32), [-1, length]) - 1
+    by_sequence = tf.reshape(value, [-1, length, value.shape[1]])
+    return tf.reshape(tf.gather(by_sequence, at, axis=1, batch_dims=1), value.shape)
 
 
-def _weighted(alpha: list[tf.Tensor], entropies: list[tf.Tensor]) -> tf.Tensor:
-    """Σ_parts α_part H_part of each row, ``[M]``."""
+def _weighted(alpha: Sequence[tf.Tensor], entropies: Sequence[tf.Tensor]) -> tf.Tensor:
+    """Σ_parts α_part H_part of each row, ``[R]``."""
     return tf.add_n([a * h for a, h in zip(alpha, entropies, strict=True)])
 
 
 @functools.lru_cache(maxsize=32)
 def compiled(sac: SACGraph) -> Callable[[Progress, Batches, tf.Tensor], Progress]:
     """`SACGraph.learn`, compiled at its first call; equal graphs share it, so that a second trainer in one process compiles nothing."""
-    return tf.function(sac.learn, jit_compile=True, autograph=False)
+    return tf.function(sac.learn, jit_compile=graph.compile_with_xla(sac.arch), autograph=False)

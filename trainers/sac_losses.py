@@ -1,7 +1,7 @@
 """SAC's distributions and losses as pure functions of TensorFlow tensors.
 
 Letters: ``M`` rows of a batch, ``C`` continuous dimensions, ``A`` choices of one branch, ``S`` reward signals; a leading 2 is the
-twin critics. Entropies and log-probabilities are in nats, those of continuous actions in policy space [-1, 1].
+twin critics. With sequences, rows are theirs, one after another, and some of them, padding and burn-in, do not count. Entropies and log-probabilities are in nats, those of continuous actions in policy space [-1, 1].
 """
 
 from __future__ import annotations
@@ -84,14 +84,27 @@ def value_target(reward: tf.Tensor, bootstrap: tf.Tensor, soft_value: tf.Tensor)
     return tf.stop_gradient(reward + bootstrap * soft_value)
 
 
-def critic_loss(q: tf.Tensor, target: tf.Tensor) -> tf.Tensor:
+def mean(x: tf.Tensor, weight: tf.Tensor | None) -> tf.Tensor:
+    """Mean over the rows that count, ``[M, …]`` -> ``[…]``; 0 where none does.
+
+    Args:
+        weight: float32 ``[M]``, 1 or 0; None counts all rows.
+    """
+    if weight is None:
+        return tf.reduce_mean(x, axis=0)
+    weight = tf.reshape(weight, [-1] + [1] * (x.shape.rank - 1))
+    return tf.reduce_sum(weight * x, axis=0) / tf.maximum(tf.reduce_sum(weight), 1.0)
+
+
+def critic_loss(q: tf.Tensor, target: tf.Tensor, weight: tf.Tensor | None = None) -> tf.Tensor:
     """½ E[(Q − y)²] of each critic, the mean over signals: float32 ``[2]``.
 
     Args:
         q: ``[2, M, S]``.
         target: ``[M, S]``.
+        weight: as `mean` takes it.
     """
-    return 0.5 * tf.reduce_mean(tf.square(q - target[None]), axis=[1, 2])
+    return 0.5 * mean(tf.transpose(tf.reduce_mean(tf.square(q - target[None]), axis=2)), weight)
 
 
 def entropy_coef_loss(log_alpha: tf.Tensor, entropy: tf.Tensor, target: tf.Tensor) -> tf.Tensor:

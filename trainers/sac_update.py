@@ -1,13 +1,9 @@
-"""Driving SAC's compiled program: parameters, targets and optimizer state, packing of sampled batches, and updates in chunks.
-
-Letters: ``K``, ``M``, ``I``, ``C``, ``B``, ``S`` as in `trainers.sac_graph`.
-"""
+"""Driving SAC's compiled program: parameters, targets and optimizer state, packing of sampled batches, and updates in chunks."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -15,38 +11,15 @@ from envs.specs import BehaviorSpec
 from trainers.networks import Layout, check_weights
 from trainers.optimizer import AdamState
 from trainers.program import Program, extremes
+from trainers.sac_batches import CallArrays, SACRows, SACSequences
 from trainers.sac_graph import STATISTICS, Batches, Progress, SACGraph, compiled
 from trainers.sac_networks import LOG_ALPHA
 from trainers.settings import SACSettings
 from trainers.trainer import Weights
-from trainers.update_ratio import UPDATES_PER_CALL
 
 import tensorflow as tf  # isort: skip
 
 _CHUNK_S = 1.0  # longest time between two calls of between_chunks, about
-
-
-@dataclass(frozen=True, slots=True)
-class SACRows:
-    """Sampled transitions of several batches, one after another; the fields are `SACGraph.columns`. ``N`` rows.
-
-    Attributes:
-        inputs, next_inputs: float32 ``[N, I]``, network inputs at the sampled steps and k steps on.
-        continuous: float32 ``[N, C]``, in policy space.
-        discrete: int32 ``[N, B]``.
-        reward: float32 ``[N, S]``, discounted sums over the k steps.
-        bootstrap: float32 ``[N, S]``, γ^k; 0 where the task ended within them.
-    """
-
-    inputs: np.ndarray
-    next_inputs: np.ndarray
-    continuous: np.ndarray
-    discrete: np.ndarray
-    reward: np.ndarray
-    bootstrap: np.ndarray
-
-    def __len__(self) -> int:
-        return len(self.inputs)
 
 
 class SACProgram(Program):
@@ -54,17 +27,20 @@ class SACProgram(Program):
 
     Args:
         weights: tensors of actor, critics, target critics and log α to begin with.
+
+    Attributes:
+        draws: transitions, or sequences with a memory, that one update learns from.
+        updates_per_call: most updates of one call of `update`.
     """
 
     def __init__(self, spec: BehaviorSpec, settings: SACSettings, weights: Weights) -> None:
         self._graph = SACGraph.of(spec, settings)
         self._learn = compiled(self._graph)
-        self.batch_size = settings.hyperparameters.batch_size
+        self._arrays = CallArrays(self._graph.arch, len(self._graph.signals), settings.hyperparameters.batch_size)
+        self.draws, self.updates_per_call = self._arrays.draws, self._arrays.updates
         self.target_layout = self._graph.target_layout
         super().__init__(self._graph.layout, {name: weights[name] for name in self._graph.layout})
         self.set_targets({name: weights[name] for name in self.target_layout})
-        self._packed = np.zeros((UPDATES_PER_CALL, self.batch_size, sum(self._graph.columns.values())), np.float32)
-        self._noise = np.zeros((UPDATES_PER_CALL, 2, self.batch_size, spec.action.continuous_size), np.float32)
         self._updates_per_s = 0.0
 
     # -- state -------------------------------------------------------------------------------------------------------
@@ -80,7 +56,7 @@ class SACProgram(Program):
 
     def targets(self) -> Weights:
         """Fresh arrays of the target critics."""
-        return _arrays(self.target_layout, self._target)
+        return _named(self.target_layout, self._target)
 
     def alpha(self) -> np.ndarray:
         """Entropy coefficient of each part of an action, float32 ``[P]``."""
@@ -90,7 +66,7 @@ class SACProgram(Program):
         return tuple(tf.constant(tensors[name], tf.float32) for name in self.layout)
 
     def _outside(self, inside: tuple[tf.Tensor, ...], prefix: str = "") -> Weights:
-        return _arrays(self.layout, inside, prefix)
+        return _named(self.layout, inside, prefix)
 
     @property
     def traces(self) -> int:
@@ -104,12 +80,12 @@ class SACProgram(Program):
         self._learn(self._start(), self._batches(0.0), tf.constant(0))
 
     def update(
-        self, rows: SACRows, learning_rate: float, rng: np.random.Generator, between_chunks: Callable[[], None] = lambda: None
+        self, rows: SACRows | SACSequences, learning_rate: float, rng: np.random.Generator, between_chunks: Callable[[], None] = lambda: None
     ) -> dict[str, float]:
         """An update on each batch of `rows`, in chunks of about a second whose sizes change nothing in the result.
 
         Args:
-            rows: at most `UPDATES_PER_CALL` batches of ``batch_size`` rows.
+            rows: at most `updates_per_call` batches of `draws` rows or sequences.
 
         Returns:
             Statistic (`STATISTICS`, then ``value/{signal}``) -> mean over the updates.
@@ -117,10 +93,8 @@ class SACProgram(Program):
         Raises:
             FloatingPointError: a loss or weight would not be finite; parameters, targets and Adam's state are those of before.
         """
-        count = len(rows) // self.batch_size
         before = self._parameters, self._target, self._adam
-        self._pack(rows, count)
-        self._noise[:count] = rng.standard_normal(self._noise[:count].shape, np.float32)
+        count = self._arrays.fill(rows, rng)
         batches, progress = self._batches(learning_rate), self._start()
         while (done := int(progress.done)) < count:
             end, started = min(count, done + self._chunk()), time.perf_counter()
@@ -137,28 +111,22 @@ class SACProgram(Program):
         return dict(zip(names, (progress.sums.numpy() / count).tolist(), strict=True))
 
     def _chunk(self) -> int:
-        return max(1, int(self._updates_per_s * _CHUNK_S)) if self._updates_per_s else UPDATES_PER_CALL
-
-    def _pack(self, rows: SACRows, count: int) -> None:
-        """Rows as one float32 array. Branch indices are exact in float32 up to 2²⁴."""
-        packed = self._packed[:count].reshape(len(rows), self._packed.shape[2])
-        first = 0
-        for name, width in self._graph.columns.items():
-            packed[:, first : first + width] = getattr(rows, name).reshape(len(rows), width)
-            first += width
+        return max(1, int(self._updates_per_s * _CHUNK_S)) if self._updates_per_s else self.updates_per_call
 
     def _start(self) -> Progress:
         sums = tf.zeros(len(STATISTICS) + len(self._graph.signals))
         return Progress(tf.constant(0), self._parameters, *self._adam, self._target, sums, tf.constant(True))
 
     def _batches(self, learning_rate: float) -> Batches:
-        return Batches(tf.constant(self._packed), tf.constant(self._noise), tf.constant(learning_rate, tf.float32))
+        arrays = self._arrays
+        blocks = {name: tf.constant(block) for name, block in arrays.blocks.items()}
+        return Batches(tf.constant(arrays.packed), blocks, tf.constant(arrays.noise), tf.constant(learning_rate, tf.float32))
 
-    def _not_finite(self, progress: Progress, rows: SACRows) -> str:
+    def _not_finite(self, progress: Progress, rows: SACRows | SACSequences) -> str:
         names = [*STATISTICS, *self._graph.signals]
         broken = [name.replace("_", " ") for name, value in zip(names, progress.sums.numpy(), strict=True) if not np.isfinite(value)]
         broken += [name for name, tensor in self._outside(progress.parameters).items() if not np.isfinite(tensor).all()]
-        broken += [name for name, tensor in _arrays(self.target_layout, progress.target).items() if not np.isfinite(tensor).all()]
+        broken += [name for name, tensor in _named(self.target_layout, progress.target).items() if not np.isfinite(tensor).all()]
         return (
             f"Expected finite losses and weights from {int(progress.done)} updates, received others: {', '.join(broken)}. The weights "
             f"from before them are kept. The batches: {extremes(rows)}; α {', '.join(f'{a:.4g}' for a in self.alpha())}. Look for huge rewards "
@@ -166,5 +134,5 @@ class SACProgram(Program):
         )
 
 
-def _arrays(layout: Layout, tensors: tuple[tf.Tensor, ...], prefix: str = "") -> Weights:
+def _named(layout: Layout, tensors: tuple[tf.Tensor, ...], prefix: str = "") -> Weights:
     return {name: tensor.numpy().copy() for name, tensor in zip(layout, tensors, strict=True) if name.startswith(prefix)}

@@ -6,6 +6,8 @@ Keys are ML-Agents' where it has them.
 
 from __future__ import annotations
 
+import json
+import re
 from collections.abc import Mapping
 from math import inf
 from numbers import Integral
@@ -53,17 +55,95 @@ def contradiction(field: str, other: str, message: str) -> PydanticCustomError:
     return PydanticCustomError("contradiction", "{message}", {"message": message, "field": field, "other": other})
 
 
+Encoder = Literal["simple", "nature_cnn", "resnet", "match3", "fully_connected"]
+
+
+class ObservationSettings(Settings):
+    """How the networks take one observation in; what is ``null`` follows the rules of docs/spaces.md and the other network settings."""
+
+    kind: Literal["image", "vector"] | None = None
+    """Encode it as an image, or flatten it into the vector; ``null`` goes by the space."""
+    encoder: Encoder | None = None
+    """Encoder of an image; ``null`` is ``vis_encode_type``."""
+    channels: Literal["first", "last"] | None = None
+    """Axis of an image's channels, the first or the last of three; ``null`` takes the shorter one."""
+    scale: Flag | None = None
+    """Divide the pixels of an image by 255, once, inside the network; ``null`` does so for uint8 from 0 to 255."""
+    normalize: Flag | None = None
+    """Normalise a vector by its running statistics; ``null`` is ``normalize`` of the network settings."""
+
+
+class MemorySettings(Settings):
+    """A recurrent layer (LSTM) between the dense layers and the heads."""
+
+    sequence_length: Annotated[int, Strict(), Field(ge=2), Whole] = 64
+    """Steps through which gradients flow (agent steps)."""
+    memory_size: Annotated[int, Strict(), Field(ge=2, multiple_of=2), Whole] = 128
+    """Numbers that an agent remembers: cell state and output, half of it each."""
+    burn_in: NonNegativeInt | None = None
+    """Off-policy, steps at the start of a sequence that only warm the critics' memory up; ``null`` is a quarter of ``sequence_length``."""
+
+
 class NetworkSettings(Settings):
     """The body that actor and critic networks share in shape (each has its own weights unless ``shared_critic``)."""
 
     hidden_units: PositiveInt = 128
     """Width of each dense layer (units)."""
-    num_layers: PositiveInt = 2
-    """Dense layers between observation and heads."""
+    num_layers: NonNegativeInt = 2
+    """Dense layers between observation (or encoders) and heads."""
+    layers: tuple[PositiveInt, ...] | None = None
+    """Widths of the dense layers, one by one (units), in place of ``num_layers`` of ``hidden_units``; ``null`` has those."""
     activation: Literal["swish", "tanh", "relu", "elu"] = "swish"
     """Activation after each dense layer."""
     normalize: Flag = False
     """Normalise vector observations by their running mean and standard deviation, clipped to ±5."""
+    vis_encode_type: Encoder = "simple"
+    """Encoder of images; each ends in a dense layer of ``hidden_units``."""
+    memory: MemorySettings | None = None
+    """Remember earlier observations of the episode; ``null`` does not."""
+    observations: dict[str, ObservationSettings] = {}
+    """Observation name → how it is taken in, where that differs from the rest."""
+    model: str | None = None
+    """A Keras model of your own in place of encoders and dense layers, as module:factory (see docs/spaces.md)."""
+    model_kwargs: dict[str, Any] = {}
+    """Arguments of that factory besides the inputs, passed on unchanged."""
+
+    @field_validator("model")
+    @classmethod
+    def _module_and_factory(cls, model: str | None) -> str | None:
+        if model is None or re.fullmatch(r"\w+(\.\w+)*:\w+", model):
+            return model
+        raise PydanticCustomError(
+            "no_factory", "expected module:factory, received text {model}; write a module, a colon and the function in it that makes the model",
+            {"model": repr(model)},
+        )
+
+    @field_validator("model_kwargs")
+    @classmethod
+    def _can_be_saved(cls, model_kwargs: dict[str, Any]) -> dict[str, Any]:
+        for key, value in model_kwargs.items():
+            try:
+                json.dumps(value, allow_nan=False)
+            except (TypeError, ValueError):
+                raise PydanticCustomError(
+                    "not_plain",
+                    "expected finite numbers, text, lists and mappings, which can be saved with the policy, received {kind} in {key}; build it "
+                    "in the factory",
+                    {"kind": type(value).__name__, "key": key},
+                ) from None
+        return model_kwargs
+
+    @model_validator(mode="after")
+    def _one_way_to_list_layers(self) -> NetworkSettings:
+        # A saved configuration has every default, so the default of num_layers must go with layers.
+        if self.layers is not None and self.num_layers != NetworkSettings.model_fields["num_layers"].default:
+            raise contradiction(
+                "num_layers",
+                "layers",
+                f"expected num_layers or layers, received num_layers={self.num_layers} and layers={list(self.layers)}; layers has the width of "
+                "each dense layer, so their number is known: remove num_layers, or layers to have all of them hidden_units wide",
+            )
+        return self
 
 
 class ExtrinsicSettings(Settings):

@@ -1,6 +1,7 @@
 """Trajectories as flat arrays: many trajectories of one behavior, rows one after another.
 
-Letters: ``N`` rows (agent steps), ``K`` trajectories, ``E`` finished episodes, ``C`` and ``B`` as in `envs.specs`.
+Letters: ``N`` rows (agent steps), ``K`` trajectories, ``E`` finished episodes, ``C``, ``B`` and ``W`` as in `envs.specs`, ``M`` the size
+of a recurrent policy's memory.
 """
 
 from __future__ import annotations
@@ -26,9 +27,12 @@ class TrajectoryBatch:
         log_prob: float32 ``[N]``, joint log-probability (density) of the action when it was taken.
         reward: float32 ``[N]``, environment reward.
         version: int64 ``[N]``, policy version that acted.
-        action_mask: bool ``[N, sum of branches]``, True = allowed; None when nothing was masked.
+        action_mask: bool ``[N, W]``, True = allowed; None unless the action spec is ``masked``.
+        memory: float32 ``[N, M]``, the policy's memory before each step (h, then c); None unless the policy is recurrent.
         length: int32 ``[K]``, rows of each trajectory, in the order of the rows.
+        begin: int64 ``[K]``, agent steps of its episode before each trajectory's first row; 0 where it begins the episode.
         next_obs: name -> ``[K, *shape]``, the true observation after each trajectory's last row.
+        next_action_mask: bool ``[K, W]``, what is allowed at `next_obs`; None with `action_mask`.
         terminated, truncated: bool ``[K]``.
         agent_id: int64 ``[K]``, slot within its env manager.
         episode_id: int64 ``[K]``, unique within its env manager.
@@ -42,8 +46,11 @@ class TrajectoryBatch:
     reward: np.ndarray
     version: np.ndarray
     action_mask: np.ndarray | None
+    memory: np.ndarray | None
     length: np.ndarray
+    begin: np.ndarray
     next_obs: Observations
+    next_action_mask: np.ndarray | None
     terminated: np.ndarray
     truncated: np.ndarray
     agent_id: np.ndarray
@@ -62,21 +69,39 @@ class TrajectoryBatch:
         return np.cumsum(self.length, dtype=np.int64) - self.length
 
 
-def empty_batch(spec: BehaviorSpec) -> TrajectoryBatch:
-    """A batch without rows, trajectories or episodes, with the dtypes and shapes of `spec`."""
+def empty_batch(spec: BehaviorSpec, memory_size: int = 0) -> TrajectoryBatch:
+    """A batch without rows, trajectories or episodes, with the dtypes and shapes of `spec`.
+
+    Args:
+        memory_size: M; 0 where the policy is not recurrent.
+    """
     def nothing(dtype: str, *shape: int) -> np.ndarray:
         return np.empty((0, *shape), dtype)
+
+    mask = nothing("bool", spec.action.choices) if spec.action.masked else None
 
     return TrajectoryBatch(
         obs={o.name: nothing(o.dtype, *o.shape) for o in spec.observations},
         continuous=nothing("float32", spec.action.continuous_size),
         discrete=nothing("int32", len(spec.action.discrete_branches)),
-        log_prob=nothing("float32"), reward=nothing("float32"), version=nothing("int64"), action_mask=None,
-        length=nothing("int32"),
-        next_obs={o.name: nothing(o.dtype, *o.shape) for o in spec.observations},
+        log_prob=nothing("float32"), reward=nothing("float32"), version=nothing("int64"), action_mask=mask,
+        memory=nothing("float32", memory_size) if memory_size else None,
+        length=nothing("int32"), begin=nothing("int64"),
+        next_obs={o.name: nothing(o.dtype, *o.shape) for o in spec.observations}, next_action_mask=mask,
         terminated=nothing("bool"), truncated=nothing("bool"), agent_id=nothing("int64"), episode_id=nothing("int64"),
         episode_return=nothing("float64"), episode_length=nothing("int64"),
     )
+
+
+def row_bytes(spec: BehaviorSpec, memory_size: int = 0) -> int:
+    """Bytes of one row of a batch: what an agent step takes on its way from an env manager to a trainer.
+
+    Args:
+        memory_size: M; 0 where the policy is not recurrent.
+    """
+    b = empty_batch(spec, memory_size)
+    arrays = [*b.obs.values(), b.continuous, b.discrete, b.log_prob, b.reward, b.version, b.action_mask, b.memory]
+    return sum(a.itemsize * int(np.prod(a.shape[1:], dtype=np.int64)) for a in arrays if a is not None)
 
 
 def concatenate(batches: list[TrajectoryBatch]) -> TrajectoryBatch:
@@ -94,8 +119,8 @@ def concatenate(batches: list[TrajectoryBatch]) -> TrajectoryBatch:
         parts = [getattr(b, f.name) for b in batches]
         if isinstance(parts[0], dict):
             joined[f.name] = {k: np.concatenate([p[k] for p in parts]) for k in parts[0]}
-        elif f.name == "action_mask":
-            joined[f.name] = None if all(p is None for p in parts) else np.concatenate(parts)
+        elif parts[0] is None:
+            joined[f.name] = None
         else:
             joined[f.name] = np.concatenate(parts)
     return TrajectoryBatch(**joined)

@@ -23,9 +23,11 @@ MARKER = "raytrain-peer.json"
 TORCH = "torch==2.13.0"
 
 RECIPES: dict[str, tuple[tuple[str, ...], ...]] = {
-    "peers": ((TORCH,), ("stable-baselines3==2.9.2", "ray[rllib]==2.60.*", "gymnasium[mujoco]==1.2.2")),
+    "peers": ((TORCH,), (
+        "stable-baselines3==2.9.2", "ray[rllib]==2.60.*", "gymnasium[mujoco]==1.2.2", "ale-py<0.13", "opencv-python-headless",
+    )),
     "sbx": ((TORCH,), ("sbx-rl==0.28.0", "gymnasium[mujoco]<1.3")),
-    "sf": ((TORCH,), ("sample-factory==2.1.1", "numpy<2", "mujoco<3", "imageio")),
+    "sf": ((TORCH,), ("sample-factory==2.1.1", "numpy<2", "mujoco<3", "imageio", "ale-py<0.11", "opencv-python-headless<4.12")),
 }
 """Name of a virtual env -> the package lists of successive ``pip install`` calls."""
 
@@ -54,9 +56,11 @@ class Peer:
 PEERS: dict[str, Peer] = {
     "sb3": Peer("sb3", "peers", "sb3", {"lib": "sb3", "vec": "dummy"}),
     "sb3-subproc": Peer("sb3", "peers", "sb3", {"lib": "sb3", "vec": "subproc"}),
+    "sb3-subproc-2-threads": Peer("sb3", "peers", "sb3", {"lib": "sb3", "vec": "subproc", "threads": 2}),
     "sbx": Peer("sbx", "sbx", "sb3", {"lib": "sbx", "vec": "dummy"}),
     "sbx-subproc": Peer("sbx", "sbx", "sb3", {"lib": "sbx", "vec": "subproc"}),
     "sample-factory": Peer("sample-factory", "sf", "sample_factory_", {"async_rl": True}),
+    "sample-factory-sync": Peer("sample-factory", "sf", "sample_factory_", {"async_rl": False}),
     "rllib-ppo": Peer("rllib", "peers", "rllib", {"algo": "PPO", "runners": 2}),
     "rllib-ppo-async": Peer("rllib", "peers", "rllib", {"algo": "PPO", "runners": 2, "vec": "async"}),
     "rllib-appo": Peer("rllib", "peers", "rllib", {"algo": "APPO", "runners": 2}),

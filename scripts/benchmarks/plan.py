@@ -27,6 +27,8 @@ NEEDS: dict[str, tuple[str, ...]] = {
     "pendulum-solve": ("pendulum-solve", "pendulum-solve-peers"),
     "replay": ("replay",),
     "halfcheetah-200k": ("halfcheetah-200k", "halfcheetah-200k-peers"),
+    "pong-throughput": ("pong", "pong-peers", "conv-bound"),
+    "lstm-throughput": ("lstm",),
 }
 """Task -> the measurements it is computed from. Tasks share runs."""
 
@@ -44,6 +46,7 @@ PEER_CONFIGURATIONS: dict[str, tuple[str, ...]] = {
     "sac-updates-pendulum-peers": ("sb3", "sbx"),
     "pendulum-solve-peers": ("sb3", "sbx"),
     "halfcheetah-200k-peers": ("sb3",),
+    "pong-peers": ("sb3-subproc-2-threads", "sample-factory-sync"),
 }
 """For each measurement the configurations that suit it best of each library (dummy or subprocess vector envs, …)."""
 
@@ -59,6 +62,8 @@ SHAPES: dict[str, dict[str, Any]] = {
     "sac-updates-pendulum": {"case": "pendulum", "window_s": 30.0},
     "pendulum-solve": {"case": "pendulum", "until": "solved", "cap_s": 300.0},
     "halfcheetah-200k": {"case": "halfcheetah", "until": "steps", "steps": LONG_STEPS, "cap_s": 4 * 3600.0},
+    "pong": {"case": "pong", "warm_s": 30.0, "window_s": 60.0},
+    "lstm": {"warm_s": 30.0, "window_s": 30.0},
 }
 """Measurement -> what is the same in the jobs of all contestants."""
 PEER_OPTIONS: dict[str, dict[str, Any]] = {
@@ -66,6 +71,11 @@ PEER_OPTIONS: dict[str, dict[str, Any]] = {
     "halfcheetah-200k": {"total_steps": LONG_STEPS},
 }
 """Measurement -> options of the peers' adapters."""
+
+
+LSTM_COMMON = ("env_settings.num_envs=64",)
+LSTM = ("behaviors.CartPole.network_settings.memory={sequence_length: 16, memory_size: 128}",)
+"""64 environments; the recurrent run has a layer of 64 units and sequences of 16."""
 
 
 def ours(config: str, env: str, *settings: str) -> tuple[str, ...]:
@@ -122,6 +132,12 @@ def _own_jobs(measurement: str, repeat: int) -> list[Job]:
             Job("pendulum-solve", "raytrain", ours("sac/Pendulum.yaml", "make_env", "stop.reward=null"), **train),
         ],
         "replay": [Job("replay", "replay-alone", adapter("replay_alone"), until="exit")],
+        "pong": [Job("pong", "raytrain", ours("ppo/Pong.yaml", "make_vec_env", "stop.reward=null"), **train)],
+        "conv-bound": [Job("conv-bound", "conv-alone", adapter("conv_alone"), until="exit")],
+        "lstm": [
+            Job("lstm", "raytrain-dense", ours(throughput, "make_vec_env", *LSTM_COMMON), **train),
+            Job("lstm", "raytrain-lstm", ours(throughput, "make_vec_env", *LSTM_COMMON, *LSTM), **train),
+        ],
         "halfcheetah-200k": [
             Job("halfcheetah-200k", "raytrain", ours("sac/HalfCheetah.yaml", "make_env", "stop.reward=null"), **train),
         ],

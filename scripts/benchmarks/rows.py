@@ -8,7 +8,8 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 Run = dict[str, Any]
-OWN = ("raytrain", "raytrain-python", "ray.init", "random-actions", "rollouts-alone", "updates-alone", "replay-alone")
+OWN = ("raytrain", "raytrain-python", "ray.init", "random-actions", "rollouts-alone", "updates-alone", "replay-alone", "conv-alone",
+       "raytrain-dense", "raytrain-lstm")
 
 
 @dataclass(frozen=True)
@@ -211,6 +212,21 @@ def halfcheetah_rows(runs: Sequence[Run]) -> list[Row]:
     return [Row("halfcheetah-200k", what, value, "return", reference, "sb3", target, passed)]
 
 
+def pong_rows(runs: Sequence[Run]) -> list[Row]:
+    value, what = median(select(runs, "pong", "raytrain"), "steps_per_s"), "ALE/Pong-v5, PPO, nature CNN, 84 x 84 x 4, 8 x 128 rows, 4 epochs"
+    alone = median([run["info"] for run in select(runs, "conv-bound", "conv-alone")], "steps_per_s")
+    return [
+        compare("pong-throughput", what, value, "agent steps/s", best_peer(runs, "pong", "steps_per_s"), 1.5),
+        compare("pong-throughput", "of what the arithmetic alone allows on two cores", value, "agent steps/s", (alone, "updates and acting alone"), 0.0),
+    ]
+
+
+def lstm_rows(runs: Sequence[Run]) -> list[Row]:
+    value, dense = (median(select(runs, "lstm", f"raytrain-{kind}"), "steps_per_s") for kind in ("lstm", "dense"))
+    what = "CartPole-v1, 64 environments, LSTM of 64 units, sequences of 16"
+    return [compare("lstm-throughput", what, value, "agent steps/s", (dense, "without memory"), 0.35)]
+
+
 ROWS: dict[str, Callable[[Sequence[Run]], list[Row]]] = {
     "cartpole-throughput": throughput_rows,
     "cartpole-throughput-python": throughput_python_rows,
@@ -225,6 +241,8 @@ ROWS: dict[str, Callable[[Sequence[Run]], list[Row]]] = {
     "pendulum-solve": pendulum_rows,
     "replay": replay_rows,
     "halfcheetah-200k": halfcheetah_rows,
+    "pong-throughput": pong_rows,
+    "lstm-throughput": lstm_rows,
 }
 """Task -> its rows, in the order of the table."""
 

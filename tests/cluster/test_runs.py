@@ -11,10 +11,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 import ray
+import yaml
 from safetensors.numpy import load_file
 
 import raytrain
 from raytrain.errors import ClusterError, RunFault
+from tests.raytrain.spaces_runs import config as spaces_config
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -114,6 +116,32 @@ def test_sac_resumed_without_its_replay_buffer_tells_the_user(private_ray, tmp_p
     assert steps >= 400 and 0 <= steps - 100 - 2 * updates <= 2
 
 
+@pytest.mark.parametrize("trainer_type", ["ppo", "sac"])
+def test_images_masks_and_memory_over_ray_and_local_give_the_same_bytes(private_ray, tmp_path, trainer_type):
+    """C83 with every kind of observation, hybrid actions, masks and an LSTM: nothing of it is left on the way."""
+    data = spaces_config(trainer_type, threaded=False)
+    data["distributed"] = {"env_manager_cpus": 0.25, "trainer_cpus": 0.5}
+    runs = [train(tmp_path, data, name, num_env_managers=2, local=name == "local") for name in ("ray", "local")]
+    a, b = (load_file(max((run.path / "checkpoints").iterdir()) / "Everything" / "trainer.safetensors") for run in runs)
+    assert runs[0].results["updates"] == runs[1].results["updates"] > 10
+    assert a.keys() == b.keys() and all(np.array_equal(a[k], b[k]) for k in a)
+
+
+def test_a_model_of_ones_own_is_found_by_every_process(private_ray, tmp_path):
+    """Env manager, trainer and driver import it from the folder of the file; asynchronous."""
+    (tmp_path / "model_over_ray.py").write_text(
+        "import keras\n\n\ndef make(inputs):\n    return keras.layers.Dense(8, activation='tanh')(keras.layers.concatenate(list(inputs.values())))\n"
+    )
+    data = config(env="Acrobot-v1")
+    data["behaviors"] = {"Acrobot": {**data["behaviors"]["CartPole"], "network_settings": {"model": "model_over_ray:make"}}}
+    file = tmp_path / "model.yaml"
+    file.write_text(yaml.safe_dump(data))
+    run = train(tmp_path, file, "model")
+    assert run.results["policy_updates"] >= 4
+    policy = load_file(max((run.path / "checkpoints").iterdir()) / "Acrobot" / "policy.safetensors")
+    assert any(name.startswith("actor/model/") for name in policy)
+
+
 def test_an_exception_in_an_env_reaches_the_user(private_ray, tmp_path):
     """C19: type, message, file and line of the user's own code."""
     (tmp_path / "crashing.py").write_text(
@@ -123,8 +151,6 @@ def test_an_exception_in_an_env_reaches_the_user(private_ray, tmp_path):
     )
     file = tmp_path / "crash.yaml"
     data = config(env="crashing:make")
-    import yaml
-
     file.write_text(yaml.safe_dump(data))
     with pytest.raises(RunFault) as caught:
         train(tmp_path, file, "crash")
@@ -164,8 +190,6 @@ def test_resume_continues_to_the_unit(private_ray, tmp_path):
 
 def test_ctrl_c_saves_and_leaves_nothing_behind(tmp_path):
     """C99, D10: exit code 0 within 15 s, a checkpoint that resumes, no process left, the command to resume on the console."""
-    import yaml
-
     file = tmp_path / "a b.yaml"  # a path with a space (C100)
     file.write_text(yaml.safe_dump(config(behavior={"max_steps": 50_000_000})))
     words = [sys.executable, str(ROOT / "scripts" / "train.py"), str(file), "--results-dir", str(tmp_path), "--run-id", "run"]

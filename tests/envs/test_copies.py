@@ -13,8 +13,9 @@ from envs.gymnasium_env import make_batched_env
 from envs.single_env import plain_action
 from envs.specs import Actions, to_env_actions
 from envs.toy import ACTION_SPACES, simple_parts
+from envs.toy_audit import PIXEL_SPACES, step_pixels
 from tests.envs import worlds
-from tests.envs.contract import Auditor, act, check_count_episode, poll, random_actions, the_behavior
+from tests.envs.contract import Auditor, act, check_count_episode, check_echo_episode, poll, random_actions, the_behavior
 
 
 def make(env: str, num_envs: int = 1, stepping: str = "inline", first_env_index: int = 0, **kwargs: Any):
@@ -33,9 +34,19 @@ def run(env: str, env_steps: int = 1000, num_envs: int = 1, stepping: str = "inl
         batched.close()
 
 
+@pytest.mark.parametrize("structure", ["dict", "tuple"])
+def test_environment_that_returns_the_same_nested_arrays(structure: str) -> None:
+    """C20: parts of Dicts and Tuples at any depth that are changed in place; and their masks."""
+    auditor = run("envs.toy_audit:EchoObs", 40, num_envs=2, structure=structure, masks="method", same_arrays=True, length=10)
+    assert len(auditor.finished) == 4
+    for episode in auditor.finished:
+        check_echo_episode(episode, auditor.spec)
+        assert len(episode.reward) == 10
+
+
 def test_environment_that_returns_the_same_array() -> None:
     """C20: 10 steps, stored obs are 0 … 9 and the next ones 1 … 10; a scribbled-on action stays what the policy said."""
-    env = make("envs.toy:MutatingObs", num_envs=2, length=10)
+    env = make("envs.toy_audit:MutatingObs", num_envs=2, length=10)
     _, spec = the_behavior(env)
     env.reset()
     auditor = Auditor(env)
@@ -119,9 +130,40 @@ def test_other_types_than_declared(kind: str) -> None:
         assert episode.obs[0].dtype == ("int32" if kind == "int_space" else "float32")
 
 
+def test_other_types_than_declared_inside() -> None:
+    """C62: the same in the parts of a Dict and a Tuple."""
+    auditor = run("tests.envs.worlds:Trifles", 30, num_envs=2, kind="parts")
+    for episode in auditor.finished:
+        assert [o["choice"].tolist() for o in episode.observations] == [[0], [1], [2], [0], [1], [2]]
+        assert [o["pair/1"].tolist() for o in episode.observations] == [[0], [1], [2], [3], [4], [5]]
+        assert {name: array.dtype for name, array in episode.observations[0].items()} == {
+            "choice": np.int64, "pair/0": np.int8, "pair/1": np.float32, "vec": np.float32}
+
+
+@pytest.mark.parametrize("stepping", ["inline", "threads", "processes"])
+@pytest.mark.parametrize("image", PIXEL_SPACES)
+def test_images_arrive_as_they_are(image: str, stepping: str) -> None:
+    """C60: every pixel, in the space's dtype and order of axes."""
+    auditor = run("envs.toy_audit:StepPixels", 24, 2, stepping, image=image, length=5)
+    (spec,) = auditor.spec.observations
+    assert (spec.kind, spec.dtype, spec.shape) == ("image", PIXEL_SPACES[image].dtype.name, PIXEL_SPACES[image].shape)
+    assert spec.is_uint8_image == (image != "unit")
+    assert len(auditor.finished) >= 4
+    for episode in auditor.finished:
+        for step, pixels in enumerate(episode.obs):
+            assert pixels.dtype == spec.dtype
+            np.testing.assert_array_equal(pixels, step_pixels(image, step))
+
+
 @pytest.mark.parametrize(("kwargs", "message"), [
     ({"obs": np.array([0, 0, 1.2])}, r"observation 'obs'\[2\] = 1.2\d* is outside of its space: high bound 1.0.*\nenv 0, episode 0, step 2"),
     ({"obs": np.zeros(4)}, r"observation 'obs': expected shape \(3,\), received shape \(4,\)\nenv 0, episode 0, step 2, last action [01]"),
+    ({"space": spaces.Discrete(3), "obs": 3}, r"^observation 'obs'\[0\] = 3 is outside of its space: high bound 2.*\nenv 0, episode 0, step 2, last action"),
+    ({"space": spaces.Dict({"a": spaces.Discrete(3)}), "obs": {"b": 1}},
+     r"^observation: expected a dict with the keys \['a'\], received one with \['a'\] missing and \['b'\] not in .*\nenv 0, episode 0, step 2"),
+    ({"space": spaces.Tuple((spaces.Box(0, 1, (2,)), spaces.Box(0, 1, (3,)))), "obs": (np.zeros(2), [0, 1.2, 0])},
+     r"^observation '1'\[1\] = 1.2\d* is outside of its space: high bound 1.0.*\nenv 0, episode 0, step 2"),
+    ({"space": spaces.Tuple((spaces.Box(0, 1, (2,)),)), "obs": np.zeros((1, 2))}, r"^observation: expected a tuple of 1, .* received a ndarray"),
     ({"obs": "abc"}, r"observation 'obs': expected numbers of shape \(3,\), received 'abc'"),
     ({"reward": "good"}, r"reward: expected one number, received 'good'\nenv 0, episode 0, step 2"),
     ({"terminated": None, "reward": 1}, r"^.{0}terminated: expected a bool, received None"),
@@ -178,6 +220,16 @@ def test_users_exception_comes_first(stepping: str) -> None:
     assert fault.last_action in (0, 1)
 
 
+def test_every_toy_world_counts_as_the_users_code() -> None:
+    """C19: its own file comes first, as that of a user would."""
+    env = make("envs.toy_audit:EchoObs", masks="method")
+    env.reset()
+    poll(env)
+    env.act("EchoObs", np.array([0]), Actions(np.empty((1, 0), np.float32), np.array([[1, 0]], np.int32)))
+    with pytest.raises(EnvFault, match=r"^ValueError: \[1 0\] is not allowed by .*\n  at .*/envs/toy_audit.py:\d+ \(_act\), in step\(\)"):
+        poll(env)
+
+
 @pytest.mark.parametrize("stepping", ["inline", "threads", "processes"])
 def test_constructor_error(stepping: str) -> None:
     """C19: also when an environment cannot even be made."""
@@ -192,8 +244,9 @@ def test_constructor_error(stepping: str) -> None:
 @pytest.mark.parametrize("stepping", ["inline", "threads", "processes", "auto"])
 def test_refused_space(stepping: str) -> None:
     """A space that is not supported is a ValueError at construction, in every stepping mode."""
-    with pytest.raises(ValueError, match=r"WithSpaces: observation 'obs' has the space Discrete\(3\)"):
-        make("tests.envs.worlds:WithSpaces", num_envs=2, stepping=stepping, observation=spaces.Discrete(3))
+    refused = spaces.Dict({"vec": spaces.Box(0, 1, (2,)), "notes": spaces.Tuple((spaces.Text(3),))})
+    with pytest.raises(ValueError, match=r"^WithSpaces: the observation space at \['notes'\]\[0\] is Text.*; supported are: Box of any rank"):
+        make("tests.envs.worlds:WithSpaces", num_envs=2, stepping=stepping, observation=refused)
 
 
 @pytest.mark.parametrize("stepping", ["inline", "threads", "processes", "auto"])

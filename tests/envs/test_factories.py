@@ -11,8 +11,7 @@ import pytest
 
 from envs import factories
 from envs.base import EnvFault
-from envs.factories import EnvFactory, behavior_name
-from envs.gymnasium_env import probe_spec
+from envs.factories import EnvFactory, EnvOptions, behavior_name
 from tests.envs import worlds
 
 MY_ENV = '''
@@ -64,25 +63,13 @@ def write_my_env(folder: Path, size: int = 2) -> Path:
 
 
 @pytest.mark.parametrize(("env", "name"), [
-    ("CartPole-v1", "CartPole"), ("ALE/Pong-v5", "Pong"), ("MountainCarContinuous-v0", "MountainCarContinuous"), ("CartPole", "CartPole"),
+    ("CartPole-v1", "CartPole"), ("ALE/Pong-v5", "Pong"), ("envpool:Pong-v5", "Pong"), ("MountainCarContinuous-v0", "MountainCarContinuous"),
+    ("CartPole", "CartPole"),
     ("my_env:make_env", "make_env"), ("pkg.my_env:MyEnv", "MyEnv"), ("my_env:Mine-v3", "Mine"), ("my_env:ns/Mine-v13", "Mine"),
 ])
 def test_behavior_name(env: str, name: str) -> None:
     """C85: the name that the YAML file has to use."""
     assert behavior_name(env) == name
-
-
-def test_behavior_name_of_a_factory_that_makes_a_registered_env() -> None:
-    """C85: probe_spec has the real name."""
-    assert list(probe_spec("tests.envs.worlds:make_cartpole", {})) == ["CartPole"]
-    assert list(probe_spec("tests.envs.worlds:CountObs", {})) == ["CountObs"]
-    assert list(probe_spec("CartPole-v1", {})) == ["CartPole"]
-
-
-def test_probe_spec_of_a_vector_environment() -> None:
-    ((name, spec),) = probe_spec("envs.toy:count_vector", {"autoreset_mode": "NextStep"}).items()
-    assert name == "count_vector"
-    assert spec.observations[0].shape == (2,)
 
 
 def test_module_in_the_folder_of_the_yaml(tmp_path: Path, clean_imports: None) -> None:
@@ -207,10 +194,11 @@ def test_missing_extra_names_the_pip_command(monkeypatch: pytest.MonkeyPatch) ->
         EnvFactory("LunarLander-v3").make()
 
 
-def test_missing_ale_names_the_pip_command(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("options", [EnvOptions(), EnvOptions(atari_preprocessing=False)], ids=["preprocessed", "plain"])
+def test_missing_ale_names_the_pip_command(options: EnvOptions, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "ale_py", None)
-    with pytest.raises(ValueError, match=r'pip install "gymnasium\[atari\]"'):
-        EnvFactory("ALE/Pong-v5").make()
+    with pytest.raises(ValueError, match=r'env: .ALE/Pong-v5. needs ale_py, which is not installed: pip install "ale-py>=0.12"'):
+        EnvFactory("ALE/Pong-v5", options=options).make()
 
 
 def test_constructor_error_has_the_users_file_and_line() -> None:

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
+from typing import Any
 
 import gymnasium as gym
 import numpy as np
 import pytest
-from gymnasium.vector.utils import batch_space
+from gymnasium.vector.utils import batch_space, concatenate, create_empty_array
 
 from envs.base import EnvFault
-from envs.gymnasium_env import NATIVE_IDS, make_batched_env
+from envs.factories import NATIVE_IDS
+from envs.gymnasium_env import make_batched_env
 from envs.native import NativeVectorEnv
 from envs.specs import Actions, to_env_actions
 from envs.toy import ACTION_SPACES, NaNAt, count_vector, simple_parts
-from tests.envs.contract import Auditor, act, check_count_episode, poll, random_actions, the_behavior
+from envs.toy_audit import echo_obs_vector
+from tests.envs.contract import Auditor, act, check_count_episode, check_echo_episode, poll, random_actions, the_behavior
 from tests.envs.worlds import Bouncing, echo_vector
 
 MODES = ("NextStep", "SameStep", "Disabled")
@@ -299,3 +303,49 @@ def test_fault_shows_a_hybrid_action() -> None:
         env.act(name, np.arange(2), Actions(np.array([[0, 0], [-1, number]], np.float32), np.array([[0], [number]], np.int32)))
     with pytest.raises(EnvFault, match=r"env 1, episode 0, step 2, last action \(\[300.0, 500.0\], 0\)"):
         poll(env)
+
+
+@pytest.mark.parametrize("structure", ["dict", "tuple"])
+@pytest.mark.parametrize("mode", MODES)
+def test_nested_buffers_of_the_environment_are_not_handed_out(mode: str, structure: str) -> None:
+    """C20: dicts and tuples of arrays that are changed in place."""
+    env = native(echo_obs_vector(2, mode, length=3, structure=structure, copy=False))
+    env.reset()
+    auditor = Auditor(env)
+    auditor.run(24, np.random.default_rng(0))
+    assert len(auditor.finished) >= 6
+    for episode in auditor.finished:
+        check_echo_episode(episode, auditor.spec)
+
+
+class BatchedFinalObs(gym.vector.VectorEnv):
+    """Gives the last observations of all environments batched as observations are (ALE's way), not as an array of objects."""
+
+    def __init__(self, copies: gym.vector.SyncVectorEnv) -> None:
+        self._copies = copies
+        self.num_envs, self.metadata = copies.num_envs, copies.metadata
+        self.single_observation_space, self.single_action_space = copies.single_observation_space, copies.single_action_space
+
+    def reset(self, *, seed: Any = None, options: Any = None) -> Any:
+        return self._copies.reset(seed=None if seed is None else [seed] * self.num_envs)
+
+    def step(self, actions: Any) -> Any:
+        obs, reward, terminated, truncated, infos = self._copies.step(actions)
+        if "final_obs" in infos:
+            space = self.single_observation_space
+            rows = [space.sample() if last is None else last for last in infos["final_obs"]]
+            infos["final_obs"] = concatenate(space, rows, create_empty_array(space, self.num_envs))
+        return obs, reward, terminated, truncated, infos
+
+
+@pytest.mark.parametrize("structure", ["dict", "tuple", "array"])
+def test_last_observations_in_a_batch(structure: str) -> None:
+    """C34: SAME_STEP with ends at different times; rows of environments that go on hold anything."""
+    make = count_vector if structure == "array" else functools.partial(echo_obs_vector, structure=structure)
+    env = native(BatchedFinalObs(make(3, "SameStep", length=4, vary=True)))
+    env.reset()
+    auditor = Auditor(env)
+    auditor.run(60, np.random.default_rng(0))
+    assert len(auditor.finished) > 10
+    for episode in auditor.finished:
+        check_count_episode(episode) if structure == "array" else check_echo_episode(episode, auditor.spec)

@@ -1,4 +1,4 @@
-"""Spaces as specs, and the casts and checks of what environments return."""
+"""Spaces as specs."""
 
 from __future__ import annotations
 
@@ -8,46 +8,152 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 
-from envs.spaces import ObservationReader, action_spec, behavior_spec, observation_spec, read_flag, read_reward
-from envs.specs import ActionSpec
-
-
-def reader(space: spaces.Box) -> ObservationReader:
-    return ObservationReader(space, observation_spec(space, "vec", "env"))
-
-
-def read(space: spaces.Box, value: Any) -> np.ndarray:
-    spec = observation_spec(space, "vec", "env")
-    out = np.zeros(spec.shape, spec.dtype)
-    reader(space).read(value, out)
-    return out
-
+from envs.spaces import action_spec, behavior_spec, observation_specs
+from envs.specs import ActionSpec, ObservationSpec
 
 UNIT = spaces.Box(0.0, 1.0, (3,), np.float32)
+
+
+def the_spec(space: spaces.Space) -> ObservationSpec:
+    """Spec of a space that is neither Dict nor Tuple."""
+    (spec,) = observation_specs(space, "env")
+    return spec
 
 
 @pytest.mark.parametrize(("space", "shape", "dtype"), [
     (UNIT, (3,), "float32"),
     (spaces.Box(-np.inf, np.inf, (3,), np.float64), (3,), "float32"),
+    (spaces.Box(-1, 1, (2,), np.longdouble), (2,), "float32"),
     (spaces.Box(-1, 1, (2,), np.float16), (2,), "float16"),
     (spaces.Box(0, 255, (2,), np.uint8), (2,), "uint8"),
     (spaces.Box(-5, 5, (2,), np.int64), (2,), "int64"),
     (spaces.Box(-1, 1, (), np.float32), (1,), "float32"),
+    (spaces.Box(-1, 1, (2, 3), np.float64), (2, 3), "float32"),
+    (spaces.Box(-1, 1, (2, 3, 4, 5, 6), np.int16), (2, 3, 4, 5, 6), "int16"),
 ])
-def test_vector_observations(space: spaces.Box, shape: tuple[int, ...], dtype: str) -> None:
-    """The space's dtype is kept, but float64 is stored as float32; a scalar is a vector of one."""
-    spec = observation_spec(space, "obs", "env")
-    assert (spec.name, spec.shape, spec.dtype) == ("obs", shape, dtype)
+def test_vectors(space: spaces.Box, shape: tuple[int, ...], dtype: str) -> None:
+    """The space's dtype and shape are kept, but wide floats are stored as float32, and a scalar is a vector of one."""
+    assert the_spec(space) == ObservationSpec("obs", shape, dtype, "vector")
+
+
+@pytest.mark.parametrize(("space", "spec"), [
+    (spaces.Discrete(3), ObservationSpec("obs", (1,), "int64", "categorical", (), (3,), (0,))),
+    (spaces.Discrete(3, start=-1), ObservationSpec("obs", (1,), "int64", "categorical", (), (3,), (-1,))),
+    (spaces.Discrete(200, dtype=np.uint8), ObservationSpec("obs", (1,), "uint8", "categorical", (), (200,), (0,))),
+    (spaces.MultiDiscrete([2, 11], start=[0, 25]), ObservationSpec("obs", (2,), "int64", "categorical", (), (2, 11), (0, 25))),
+    (spaces.MultiDiscrete([[2, 3], [4, 5]]), ObservationSpec("obs", (2, 2), "int64", "categorical", (), (2, 3, 4, 5), (0,) * 4)),
+    (spaces.MultiBinary(4), ObservationSpec("obs", (4,), "int8", "binary")),
+    (spaces.MultiBinary((2, 3)), ObservationSpec("obs", (2, 3), "int8", "binary")),
+    (spaces.Box(0, 1, (20, 20, 3), np.bool_), ObservationSpec("obs", (20, 20, 3), "bool", "binary")),
+], ids=str)
+def test_choices_and_flags(space: spaces.Space, spec: ObservationSpec) -> None:
+    """C59: the first value of each choice is kept."""
+    assert the_spec(space) == spec
+
+
+@pytest.mark.parametrize(("shape", "low", "high", "dtype", "kind", "is_uint8_image"), [
+    # uint8 from 0 to 255: three or four axes of any size, two axes of 15 and more
+    ((84, 84, 3), 0, 255, np.uint8, "image", True),
+    ((3, 84, 84), 0, 255, np.uint8, "image", True),
+    ((4, 84, 84), 0, 255, np.uint8, "image", True),
+    ((7, 7, 3), 0, 255, np.uint8, "image", True),
+    ((4, 84, 84, 3), 0, 255, np.uint8, "image", True),
+    ((2, 2, 2, 2), 0, 255, np.uint8, "image", True),
+    ((84, 84), 0, 255, np.uint8, "image", True),
+    ((15, 15), 0, 255, np.uint8, "image", True),
+    ((14, 84), 0, 255, np.uint8, "vector", False),
+    ((84, 14), 0, 255, np.uint8, "vector", False),
+    ((84,), 0, 255, np.uint8, "vector", False),
+    ((2, 2, 2, 2, 2), 0, 255, np.uint8, "vector", False),
+    # anything else: three axes with two sides of 15 and more; the shorter of the first and the last holds the channels
+    ((84, 84, 1), 0.0, 1.0, np.float32, "image", False),
+    ((1, 84, 84), 0.0, 1.0, np.float64, "image", False),
+    ((20, 20, 3), -np.inf, np.inf, np.float32, "image", False),
+    ((15, 15, 15), 0.0, 1.0, np.float32, "image", False),
+    ((20, 20, 3), 0, 254, np.uint8, "image", False),
+    ((20, 20, 3), 1, 255, np.uint8, "image", False),
+    ((20, 20, 3), 0, 255, np.int32, "image", False),
+    ((7, 7, 3), 0, 10, np.uint8, "vector", False),
+    ((14, 20, 3), 0.0, 1.0, np.float32, "vector", False),
+    ((3, 14, 20), 0.0, 1.0, np.float32, "vector", False),
+    ((20, 14, 20), 0.0, 1.0, np.float32, "vector", False),
+    ((14, 15, 15), 0.0, 1.0, np.float32, "image", False),
+    ((5, 5, 5), -1.0, 1.0, np.float32, "vector", False),
+    ((84, 84), 0.0, 1.0, np.float32, "vector", False),
+    ((4, 84, 84, 3), 0.0, 1.0, np.float32, "vector", False),
+])
+def test_image_rule(shape: tuple[int, ...], low: Any, high: Any, dtype: type, kind: str, is_uint8_image: bool) -> None:
+    """C60: by shape, dtype and bounds only, as the module's docstring says."""
+    spec = the_spec(spaces.Box(low, high, shape, dtype))
+    assert (spec.kind, spec.is_uint8_image, spec.shape) == (kind, is_uint8_image, shape)
+
+
+def test_one_other_bound_is_no_picture() -> None:
+    """C60: the bounds are 0 and 255 everywhere, or the numbers are not scaled by 255."""
+    high = np.full((20, 20, 3), 255, np.uint8)
+    high[3, 4, 1] = 254
+    assert not the_spec(spaces.Box(np.zeros_like(high), high, dtype=np.uint8)).is_uint8_image
+
+
+def test_dict_and_tuple_become_one_observation_for_each_part() -> None:
+    """In the order of the space (Gymnasium sorts the keys of a Dict), named by keys and positions."""
+    space = spaces.Dict({
+        "zoom": spaces.Box(0, 1, ()), "arm": spaces.Tuple((UNIT, spaces.Dict({"eye": spaces.Box(0, 255, (84, 84, 3), np.uint8),
+                                                                                "aim": spaces.Discrete(3, start=5)}))),
+    })
+    assert observation_specs(space, "env") == (
+        ObservationSpec("arm/0", (3,), "float32", "vector", ("arm", 0)),
+        ObservationSpec("arm/1/aim", (1,), "int64", "categorical", ("arm", 1, "aim"), (3,), (5,)),
+        ObservationSpec("arm/1/eye", (84, 84, 3), "uint8", "image", ("arm", 1, "eye"), is_uint8_image=True),
+        ObservationSpec("zoom", (1,), "float32", "vector", ("zoom",)),
+    )
+    assert [spec.name for spec in observation_specs(spaces.Tuple((UNIT, spaces.Tuple((UNIT, UNIT)))), "env")] == ["0", "1/0", "1/1"]
+    assert [spec.name for spec in observation_specs(spaces.Dict({"only": UNIT}), "env")] == ["only"]
+
+
+def test_mask_in_the_observation_is_none() -> None:
+    """Only at the top of a Dict; it makes the behavior masked if there is a choice to mask."""
+    mask = spaces.MultiBinary(2)
+    space = spaces.Dict({"action_mask": mask, "vec": UNIT, "unit": spaces.Dict({"action_mask": mask})})
+    assert [spec.name for spec in observation_specs(space, "env")] == ["unit/action_mask", "vec"]
+    assert behavior_spec(space, spaces.Discrete(2), "env").action.masked
+    assert not behavior_spec(space, UNIT, "env").action.masked
+    assert not behavior_spec(spaces.Dict({"unit": space}), spaces.Discrete(2), "env").action.masked
+    with pytest.raises(ValueError, match="MyEnv: the observation space has nothing but text or the key 'action_mask'"):
+        observation_specs(spaces.Dict({"action_mask": mask}), "MyEnv")
+
+
+def test_masks_from_elsewhere() -> None:
+    assert behavior_spec(UNIT, spaces.Tuple((UNIT, spaces.Discrete(2))), "env", masked=True).action.masked
+    assert not behavior_spec(UNIT, spaces.Discrete(2), "env").action.masked
+    assert not behavior_spec(UNIT, UNIT, "env", masked=True).action.masked
 
 
 @pytest.mark.parametrize("space", [
-    spaces.Box(0, 255, (84, 84, 3), np.uint8), spaces.Discrete(3), spaces.Dict({"vec": UNIT}), spaces.Tuple((UNIT,)),
-    spaces.MultiBinary(4), spaces.Text(5), spaces.Box(0, 1, (2,), np.bool_),
+    spaces.Graph(UNIT, None), spaces.Sequence(UNIT), spaces.OneOf((UNIT, UNIT)),
 ], ids=lambda space: type(space).__name__)
-def test_other_observations_are_refused_by_name(space: spaces.Space) -> None:
-    with pytest.raises(ValueError, match=r"(?s)MyEnv: observation 'obs' has the space .*supported are: Box of rank 0 or 1") as error:
-        observation_spec(space, "obs", "MyEnv")
+def test_other_observations_are_refused_by_their_place(space: spaces.Space) -> None:
+    """The whole and any part of it: where it is, what it is, and what is supported."""
+    supported = r"supported are: Box of any rank .*, Discrete, MultiDiscrete, MultiBinary, and Tuple and Dict of these\."
+    with pytest.raises(ValueError, match=rf"(?s)^MyEnv: the observation space is .*{supported}$") as error:
+        observation_specs(space, "MyEnv")
     assert str(space) in str(error.value)
+    inside = spaces.Tuple((UNIT, spaces.Dict({"arm": space})))
+    with pytest.raises(ValueError, match=rf"(?s)^MyEnv: the observation space at \[1\]\['arm'\] is .*{supported}$"):
+        observation_specs(inside, "MyEnv")
+
+
+@pytest.mark.parametrize(("space", "message"), [
+    (spaces.Tuple(()), r"the observation space is an empty Tuple; give it a space, or leave it out"),
+    (spaces.Dict({"a": UNIT, "b": spaces.Dict({})}), r"the observation space at \['b'\] is an empty Dict"),
+    (spaces.Dict({1: UNIT}), r"the observation space is a Dict with the key 1; expected text as keys"),
+    (spaces.Dict({"a": UNIT, "b": spaces.Box(0, 1, (3, 0))}), r"the observation space at \['b'\] is Box.*, which has no elements"),
+    (spaces.Dict({"a/b": UNIT, "a": spaces.Dict({"b": UNIT})}),
+     r"the observation space has 2 parts called 'a/b', at \['a'\]\['b'\] and \['a/b'\]; rename one"),
+])
+def test_refused_structures(space: spaces.Space, message: str) -> None:
+    with pytest.raises(ValueError, match=f"^MyEnv: {message}"):
+        observation_specs(space, "MyEnv")
 
 
 @pytest.mark.parametrize("space", [
@@ -117,120 +223,3 @@ def test_action_box_needs_finite_bounds(space: spaces.Box, index: str) -> None:
 def test_missing_space_is_named() -> None:
     with pytest.raises(ValueError, match="MyEnv: the environment has no action_space; set it"):
         behavior_spec(UNIT, None, "MyEnv")
-
-
-@pytest.mark.parametrize("value", [
-    np.array([0.0, 0.5, 1.0]), np.array([0.0, 0.5, 1.0], np.float16), [0.0, 0.5, 1.0], (0, np.float64(0.5), np.int64(1)),
-], ids=["float64", "float16", "list", "mixed"])
-def test_casts(value: Any) -> None:
-    """C62: other number types are cast."""
-    out = read(UNIT, value)
-    assert out.dtype == np.float32
-    np.testing.assert_array_equal(out, [0.0, 0.5, 1.0])
-
-
-@pytest.mark.parametrize("value", [0.25, [0.25], np.float64(0.25), np.array(0.25), np.array([[0.25]])])
-def test_one_element_of_any_rank(value: Any) -> None:
-    """C62: a scalar, or an array of one element."""
-    np.testing.assert_array_equal(read(spaces.Box(0, 1, (), np.float32), value), [0.25])
-    np.testing.assert_array_equal(read(spaces.Box(0, 1, (1,), np.float32), value), [0.25])
-
-
-def test_integers_are_cast_only_without_loss() -> None:
-    """C62: 7 and 7.0 are 7; 7.5 and 300 are not a uint8."""
-    space = spaces.Box(0, 255, (2,), np.uint8)
-    assert read(space, [7, 8.0]).tolist() == [7, 8]
-    assert read(space, np.array([7, 8], np.int64)).dtype == np.uint8
-    for bad in ([7.5, 8], np.array([300, 8]), np.array([-1, 8])):
-        with pytest.raises(ValueError, match=r"'vec'.*expected uint8 values"):
-            read(space, bad)
-
-
-@pytest.mark.parametrize(("value", "received"), [
-    (np.zeros(4), r"shape \(4,\)"), (np.zeros((1, 3)), r"shape \(1, 3\)"), (0.5, r"shape \(\)"), ([], r"shape \(0,\)"),
-    ([[0.0], [0.0, 1.0]], "inhomogeneous"), ("abc", "abc"), (None, r"shape \(\)"), ({"a": 1}, "'a': 1"),
-])
-def test_wrong_shapes(value: Any, received: str) -> None:
-    """C62: the message has key, expected and received; nothing is broadcast."""
-    with pytest.raises(ValueError, match=rf"'vec'.*expected.*shape \(3,\).*{received}"):
-        read(UNIT, value)
-
-
-def test_what_is_read_is_a_copy() -> None:
-    """C20."""
-    value = np.zeros(3, np.float32)
-    out = read(UNIT, value)
-    value[:] = 9.0
-    assert out.tolist() == [0.0, 0.0, 0.0]
-
-
-@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
-def test_non_finite_is_found_with_row_key_index(value: float) -> None:
-    """C54."""
-    batch = np.zeros((4, 3), np.float32)
-    batch[2, 1] = value
-    for check_bounds in (True, False):
-        assert reader(UNIT).problem(batch, check_bounds) == (2, f"non-finite observation 'vec'[1] = {value}")
-    assert reader(UNIT).problem(np.zeros((4, 3), np.float32), True) is None
-
-
-def test_a_value_that_float32_cannot_hold_is_not_finite() -> None:
-    """A float64 of 1e39 becomes infinite in the stored float32, which is a fault, not a silent inf."""
-    space = spaces.Box(-np.inf, np.inf, (1,), np.float64)
-    with np.errstate(over="ignore"):
-        out = read(space, np.array([1e39]))
-    assert reader(space).problem(out[None], False) == (0, "non-finite observation 'vec'[0] = inf")
-
-
-def test_large_finite_values_pass() -> None:
-    space = spaces.Box(-np.inf, np.inf, (3,), np.float32)
-    assert reader(space).problem(np.full((2, 3), 3e38, np.float32), True) is None
-
-
-def test_out_of_bounds_has_key_index_value_bound() -> None:
-    """C62: 1.2 in Box(0, 1)."""
-    batch = np.full((4, 3), 0.5, np.float32)
-    batch[3, 2] = 1.2
-    row, text = reader(UNIT).problem(batch, True)
-    assert row == 3
-    assert "'vec'[2] = 1.2" in text
-    assert "high bound 1.0" in text
-    batch[3, 2] = -0.5
-    assert "low bound 0.0" in reader(UNIT).problem(batch, True)[1]
-    assert reader(UNIT).problem(batch, False) is None
-
-
-def test_rounding_is_not_out_of_bounds() -> None:
-    batch = np.array([[1.000001, 0.0, -0.000001]], np.float32)
-    assert reader(UNIT).problem(batch, True) is None
-
-
-def test_integer_bounds_are_exact() -> None:
-    space = spaces.Box(0, 10, (1,), np.int64)
-    assert reader(space).problem(np.array([[10]]), True) is None
-    assert reader(space).problem(np.array([[11]]), True)[0] == 0
-
-
-@pytest.mark.parametrize("value", [2, 2.0, np.float32(2), np.int64(2), np.array([2.0]), np.array(2), np.array([[2]]), True + 1])
-def test_rewards(value: Any) -> None:
-    """C62: any single number."""
-    reward = read_reward(value)
-    assert type(reward) is float
-    assert reward == 2.0
-
-
-@pytest.mark.parametrize("value", [None, "good", np.zeros(2), [1.0, 2.0], {}])
-def test_not_a_reward(value: Any) -> None:
-    with pytest.raises(ValueError, match="reward: expected one number"):
-        read_reward(value)
-
-
-def test_flags() -> None:
-    """C62: NumPy bools, 0 and 1."""
-    for value in (True, np.True_, 1, np.array([True]), np.array(True)):
-        assert read_flag(value, "terminated") is True
-    for value in (False, np.False_, 0, np.array([False])):
-        assert read_flag(value, "terminated") is False
-    for value in (None, "no", {}, np.array([True, False])):
-        with pytest.raises(ValueError, match="truncated: expected a bool"):
-            read_flag(value, "truncated")

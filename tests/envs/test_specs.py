@@ -9,8 +9,18 @@ import pytest
 from gymnasium import spaces
 
 from envs.spaces import action_spec, behavior_spec
-from envs.specs import Actions, BehaviorSpec, env_action_rows, no_terminal_steps, path_text, to_env_actions
+from envs.specs import (
+    Actions,
+    BehaviorSpec,
+    ObservationSpec,
+    env_action_rows,
+    no_terminal_steps,
+    observation_part,
+    path_text,
+    to_env_actions,
+)
 from envs.toy import ACTION_SPACES, simple_parts
+from envs.toy_audit import ECHO_SPACES, echo_observation
 from tests.envs.contract import random_actions
 
 
@@ -157,6 +167,24 @@ def test_spec_survives_json(key: str) -> None:
     assert BehaviorSpec.from_json(json.loads(json.dumps(spec.to_json()))) == spec
 
 
+def test_spec_of_nested_observations_and_masks_survives_json() -> None:
+    """Names, order, kinds, choices and paths: what a saved policy looks its observations up by."""
+    spec = behavior_spec(spaces.Dict(ECHO_SPACES), spaces.MultiDiscrete([2, 3]), "env", masked=True)
+    loaded = BehaviorSpec.from_json(json.loads(json.dumps(spec.to_json())))
+    assert loaded == spec
+    assert hash(loaded) == hash(spec)
+    assert loaded.action.masked
+    assert loaded.action.choices == 5
+
+
+def test_observation_part() -> None:
+    observation = echo_observation(2, 3)
+    assert observation_part(ObservationSpec("body/1/gear", (1,), path=("body", 1, "gear")), observation) == 0
+    assert observation_part(ObservationSpec("obs", (1,)), observation) is observation
+    with pytest.raises(KeyError):
+        observation_part(ObservationSpec("tail", (1,), path=("tail",)), observation)
+
+
 def test_spec_that_was_saved_without_parts() -> None:
     """Checkpoints from before there were hybrid actions load."""
     spec = behavior_spec(ACTION_SPACES["box_0_1"], ACTION_SPACES["box_asymmetric"], "env")
@@ -170,3 +198,7 @@ def test_no_terminal_steps_has_the_shapes_of_the_spec() -> None:
     assert len(steps) == 0
     assert steps.obs["obs"].shape == (0, 2)
     assert steps.obs["obs"].dtype == np.float32
+    assert steps.action_mask is None
+    steps = no_terminal_steps(behavior_spec(spaces.Dict(ECHO_SPACES), spaces.MultiDiscrete([2, 3]), "env", masked=True))
+    assert (steps.obs["camera"].shape, steps.obs["camera"].dtype) == ((0, 4, 5, 3), np.uint8)
+    assert (steps.action_mask.shape, steps.action_mask.dtype) == ((0, 5), np.bool_)

@@ -29,6 +29,12 @@ def test_best_stepping(wall_s: float, cpu_s: float, best: str) -> None:
     assert StepCost(wall_s, cpu_s).best_stepping() == best
 
 
+@pytest.mark.parametrize(("wall_s", "cpu_s", "best"), [(60e-3, 10e-3, "processes"), (4e-3, 0.5e-3, "inline")])
+def test_a_busy_machine_is_not_waiting(wall_s: float, cpu_s: float, best: str) -> None:
+    """The environment has never given the processor up; others took it away."""
+    assert StepCost(wall_s, cpu_s, waits=False).best_stepping() == best
+
+
 @pytest.mark.parametrize(("env", "kwargs", "best"), [
     ("envs.toy:CountObs", {}, "inline"), ("envs.toy:SlowStep", {"sleep_s": 0.02}, "threads"),
     ("envs.toy:SlowStep", {"sleep_s": 0.0, "spin_s": 0.01}, "processes"),

@@ -27,6 +27,7 @@ def play(env: gym.Env, actions: list[Any]) -> tuple[list[list[float]], list[floa
 @pytest.mark.parametrize("env", [
     toy.ConstReward(), toy.TwoStepTerminal(), toy.RandomObs(), toy.EchoAction("multi_discrete_start"), toy.NaNAt(1000),
     toy.CrashAt(1000), toy.SlowStep(0.0), toy.SimpleEnvironment(), toy.SimpleEnvironment("continuous", 3),
+    toy.SimpleEnvironment(num_visual=2), toy.SimpleEnvironment(num_vector=0, num_visual=1, vis_obs_size=[36, 36, 3]),
     toy.SimpleEnvironment("discrete", 2), toy.SimpleEnvironment("hybrid"), toy.SimpleEnvironment("hybrid", 2),
     *(toy.EchoAction(key) for key in toy.ACTION_SPACES if key.startswith("hybrid")),
 ], ids=lambda env: type(env).__name__)
@@ -79,6 +80,29 @@ def test_simple_environment(action: str, dimensions: int, step_size: float) -> N
             success = 1.0 + 0.01 * (int(1 / step_size) + 1)
             assert total == pytest.approx((success if right else -success) - 0.01 * (steps - 1))
             assert abs(total) == pytest.approx(1.0, abs=0.25)
+
+
+@pytest.mark.parametrize(("kwargs", "shapes"), [
+    ({}, (1,)), ({"vector_size": 4}, (4,)), ({"num_vector": 0, "num_visual": 1}, (20, 20, 3)),
+    ({"num_vector": 2}, {"vector_0": (1,), "vector_1": (1,)}),
+    ({"num_visual": 1}, {"vector_0": (1,), "visual_0": (20, 20, 3)}),
+    ({"num_vector": 0, "num_visual": 2, "vis_obs_size": [5, 5, 5]}, {"visual_0": (5, 5, 5), "visual_1": (5, 5, 5)}),
+])
+def test_simple_environment_shows_the_goal_everywhere(kwargs: dict[str, Any], shapes: Any) -> None:
+    """One observation as it is, several as a Dict; all float32 and filled with the goal."""
+    env = toy.SimpleEnvironment(**kwargs)
+    for seed in range(4):
+        obs, _ = env.reset(seed=seed)
+        for _ in range(3):
+            arrays = obs if isinstance(obs, dict) else {"": obs}
+            assert {name: a.shape for name, a in arrays.items()} == (shapes if isinstance(shapes, dict) else {"": shapes})
+            assert all(a.dtype == np.float32 and (a == env._goal).all() for a in arrays.values())
+            obs, *_ = env.step(0)
+
+
+def test_simple_environment_needs_an_observation() -> None:
+    with pytest.raises(ValueError, match="expected at least one observation, received num_vector=0 and num_visual=0"):
+        toy.SimpleEnvironment(num_vector=0)
 
 
 def test_simple_environment_has_both_goals_and_needs_every_dimension() -> None:

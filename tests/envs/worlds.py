@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Sequence
 from typing import Any, ClassVar
 
 import gymnasium as gym
@@ -12,7 +13,8 @@ from gymnasium import spaces
 from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
 
-from envs.toy import ACTION_SPACES, CountObs, CrashAt, EchoAction, MutatingObs, count_vector
+from envs.toy import ACTION_SPACES, CountObs, CrashAt, EchoAction, count_vector
+from envs.toy_audit import MutatingObs
 
 __all__ = ["CountObs", "count_vector"]
 
@@ -29,6 +31,9 @@ class Trifles(gym.Env):
             self.observation_space = spaces.Box(-10.0, 10.0, (), np.float32)
         elif kind == "float64_space":
             self.observation_space = spaces.Box(-10.0, 10.0, (2,), np.float64)
+        elif kind == "parts":
+            self.observation_space = spaces.Dict({
+                "vec": self.observation_space, "choice": spaces.Discrete(3), "pair": spaces.Tuple((spaces.MultiBinary(1), spaces.Box(0, 9, ())))})
         self.kind, self.steps = kind, 0
 
     def _observe(self) -> Any:
@@ -37,6 +42,7 @@ class Trifles(gym.Env):
             "float64": np.array(values), "float64_space": np.array(values), "list": values, "tuple_of_numpy": tuple(np.float64(v) for v in values),
             "int": np.array([self.steps, 0], np.int64), "bool": np.array([True, False]), "int_space": [self.steps, 7],
             "scalar_space": self.steps, "float16": np.array(values, np.float16),
+            "parts": {"vec": values, "choice": np.float64(self.steps % 3), "pair": [np.array([True]), np.array(self.steps)]},
         }[self.kind]
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
@@ -53,25 +59,25 @@ class Trifles(gym.Env):
 class Returns(gym.Env):
     """Returns exactly what it is told to, at the second step."""
 
-    def __init__(self, space: spaces.Box | None = None, obs: Any = None, step: Any = None, reset: Any = None, reward: Any = 0.0,
+    def __init__(self, space: spaces.Space | None = None, obs: Any = None, step: Any = None, reset: Any = None, reward: Any = 0.0,
                  terminated: Any = False) -> None:
         self.observation_space = space if space is not None else spaces.Box(0.0, 1.0, (3,), np.float32)
         self.action_space = spaces.Discrete(2)
         self._bad, self._step, self._reset, self._reward, self._terminated = obs, step, reset, reward, terminated
+        self._good = self.observation_space.sample()
         self._steps = 0
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
         self._steps = 0
-        return self._reset if self._reset is not None else (np.zeros(self.observation_space.shape), {})
+        return self._reset if self._reset is not None else (self._good, {})
 
     def step(self, action: Any) -> Any:
         self._steps += 1
         if self._steps < 2:
-            return np.zeros(self.observation_space.shape), 0.0, False, False, {}
+            return self._good, 0.0, False, False, {}
         if self._step is not None:
             return self._step
-        obs = self._bad if self._bad is not None else np.zeros(self.observation_space.shape)
-        return obs, self._reward, self._terminated, False, {}
+        return self._bad if self._bad is not None else self._good, self._reward, self._terminated, False, {}
 
 
 class OutOfBounds(CountObs):
@@ -115,6 +121,49 @@ class HybridCrash(CrashAt):
     """Fails with an action of two parts."""
 
     action_space = ACTION_SPACES["hybrid_tuple"]
+
+
+class GivesMasks(gym.Env):
+    """Gives mask number t after t steps of an episode, where it is told to; it ends when there are no more.
+
+    Args:
+        masks: what is given; ``"missing"`` for none at all, an exception to be raised.
+        source: ``"info"``, ``"key"``, ``"method"`` or several of them joined by ``+``; those after the first allow everything.
+        end: ``"terminated"`` or ``"truncated"``.
+        action: the action space.
+    """
+
+    def __init__(self, masks: Sequence[Any], source: str = "info", end: str = "truncated", action: spaces.Space | None = None) -> None:
+        self.action_space = action if action is not None else spaces.Discrete(3)
+        vector = spaces.Box(-1.0, 1.0, (1,), np.float32)
+        self._sources, self._masks, self._end, self._steps = source.split("+"), masks, end, 0
+        is_dict = "key" in self._sources
+        self.observation_space = spaces.Dict({"vec": vector, "action_mask": spaces.MultiBinary(3)}) if is_dict else vector
+        if "method" in self._sources:
+            self.action_masks = lambda: self._given("method")
+
+    def _given(self, source: str) -> Any:
+        mask = self._masks[self._steps] if source == self._sources[0] else np.ones(3, bool)
+        if isinstance(mask, Exception):
+            raise mask
+        return None if isinstance(mask, str) and mask == "missing" else mask
+
+    def _now(self) -> tuple[Any, dict[str, Any]]:
+        obs: Any = np.zeros(1, np.float32)
+        if "key" in self._sources:
+            obs = {"vec": obs, **({} if self._given("key") is None else {"action_mask": self._given("key")})}
+        info = {"action_mask": self._given("info")} if "info" in self._sources and self._given("info") is not None else {}
+        return obs, info
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        self._steps = 0
+        return self._now()
+
+    def step(self, action: Any) -> tuple[Any, ...]:
+        self._steps += 1
+        obs, info = self._now()
+        ended = self._steps == len(self._masks) - 1
+        return obs, 0.0, ended and self._end == "terminated", ended and self._end == "truncated", info
 
 
 class WithSpaces(gym.Env):

@@ -2,6 +2,9 @@
 
 Bandit: the observation is one of three contexts (one-hot), an episode one step, and the reward 1 for the right action.
 TwoSteps: the first action is rewarded only after the second step, whose observation tells nothing of it.
+MaskedBandit: three choices, of which another one is forbidden in each row; a forbidden one costs 100.
+Recall: a cue at the first step of eight, and 1 for repeating it at the last; between them observations tell nothing.
+Corner: an image that is bright in one half; 1 for naming it.
 """
 
 from __future__ import annotations
@@ -12,13 +15,15 @@ import numpy as np
 import pytest
 
 from envs.specs import ActionSpec, BehaviorSpec, ObservationSpec
-from trainers.networks import initial_weights
+from trainers.architecture import architecture
+from trainers.initial_weights import initial_weights
 from trainers.policy import Policy, PolicyOutput
 from trainers.ppo import PPOTrainer
 from trainers.settings import PPOSettings
 from trainers.trajectory import TrajectoryBatch
 
 ROWS = 512
+CONTEXT = (ObservationSpec("obs", (3,)),)
 SPACES = {
     "discrete": ActionSpec("discrete", discrete_branches=(3,), starts=(0,)),
     "multi_discrete": ActionSpec("multi_discrete", discrete_branches=(3, 2), starts=(0, 0), shape=(2,)),
@@ -45,6 +50,10 @@ class Bandit:
     shuffled: bool = False
     scale: float = 1.0
 
+    @property
+    def spec(self) -> BehaviorSpec:
+        return BehaviorSpec(CONTEXT, SPACES[self.kind])
+
     def collect(self, policy: Policy, rng: np.random.Generator) -> TrajectoryBatch:
         """Episodes of one step."""
         context = rng.integers(0, 3, ROWS)
@@ -59,7 +68,7 @@ class Bandit:
 class TwoSteps:
     """A → B → end. The return is 1 where the first action was 2; the reward comes after the second."""
 
-    kind = "discrete"
+    spec = BehaviorSpec(CONTEXT, SPACES["discrete"])
 
     def collect(self, policy: Policy, rng: np.random.Generator) -> TrajectoryBatch:
         """Episodes of two steps, rows of an episode side by side."""
@@ -72,11 +81,93 @@ class TwoSteps:
         return batch
 
 
+class MaskedBandit:
+    """The right choice is the first allowed one after the context. Counts forbidden choices."""
+
+    spec = BehaviorSpec(CONTEXT, dataclasses.replace(SPACES["discrete"], masked=True))
+
+    def __init__(self) -> None:
+        self.illegal = 0
+
+    def collect(self, policy: Policy, rng: np.random.Generator) -> TrajectoryBatch:
+        """Episodes of one step."""
+        context, forbidden, row = rng.integers(0, 3, ROWS), rng.integers(0, 3, ROWS), np.arange(ROWS)
+        mask = np.ones((ROWS, 3), bool)
+        mask[row, forbidden] = False
+        obs = np.eye(3, dtype=np.float32)[context]
+        out = policy.act({"obs": obs}, rng, action_mask=mask)
+        choice = out.actions.discrete[:, 0]
+        right = np.where((context + 1) % 3 == forbidden, (context + 2) % 3, (context + 1) % 3)
+        reward = np.where(mask[row, choice], choice == right, -100.0).astype(np.float32)
+        self.illegal += int((~mask[row, choice]).sum())
+        batch = trajectories(obs, obs, out, reward, policy.version, steps=1)
+        batch.action_mask = batch.next_action_mask = mask
+        batch.episode_return = reward.astype(np.float64)
+        return batch
+
+
+class Corner:
+    """Images 6 × 5 × 1, bright on the left or on the right."""
+
+    spec = BehaviorSpec(
+        (ObservationSpec("obs", (6, 5, 1), "uint8", "image", is_uint8_image=True),), ActionSpec("discrete", discrete_branches=(2,), starts=(0,)),
+    )
+
+    def collect(self, policy: Policy, rng: np.random.Generator) -> TrajectoryBatch:
+        """Episodes of one step."""
+        right = rng.integers(0, 2, ROWS)
+        obs = rng.integers(0, 100, (ROWS, 6, 5, 1)).astype(np.uint8)
+        obs[right == 0, :, :2] += 150
+        obs[right == 1, :, 3:] += 150
+        out = policy.act({"obs": obs}, rng)
+        reward = (out.actions.discrete[:, 0] == right).astype(np.float32)
+        batch = trajectories(obs, obs, out, reward, policy.version, steps=1)
+        batch.episode_return = reward.astype(np.float64)
+        return batch
+
+
+class Recall:
+    """Episodes in trajectories of 4 rows, so that no gradient reaches from the answer back to the cue with sequences of 4."""
+
+    spec = BehaviorSpec(CONTEXT, ActionSpec("discrete", discrete_branches=(2,), starts=(0,)))
+    steps = 8
+
+    def collect(self, policy: Policy, rng: np.random.Generator) -> TrajectoryBatch:
+        """Episodes begin and end together; the trajectories of an episode follow each other."""
+        n, steps = ROWS // self.steps, self.steps
+        cue = rng.integers(0, 2, n)
+        obs = np.zeros((n, steps, 3), np.float32)
+        obs[:, 0, 0] = 2.0 * cue - 1.0
+        obs[:, -1, 1] = 1.0
+        outs = [
+            policy.act({"obs": obs[:, t]}, rng, agent_id=np.arange(n), first=np.full(n, t == 0)) for t in range(steps)
+        ]
+        correct = outs[-1].actions.discrete[:, 0] == cue
+        reward = np.zeros((n, steps), np.float32)
+        reward[:, -1] = correct
+        columns = [np.stack([get(out) for out in outs], axis=1).reshape(n * steps, -1) for get in (
+            lambda out: out.actions.continuous, lambda out: out.actions.discrete, lambda out: out.log_prob[:, None],
+            lambda out: out.log_prob[:, None] if out.memory is None else out.memory)]
+        k, pieces = n * steps // 4, steps // 4
+        is_last = np.tile(np.arange(pieces) == pieces - 1, n)
+        flat = obs.reshape(-1, 3)
+        after = np.roll(flat.reshape(k, 4, 3)[:, 0], -1, axis=0)
+        return TrajectoryBatch(
+            obs={"obs": flat}, continuous=columns[0], discrete=columns[1], log_prob=columns[2][:, 0], reward=reward.ravel(),
+            version=np.full(n * steps, policy.version, np.int64), action_mask=None,
+            memory=None if policy.network.memory is None else columns[3], length=np.full(k, 4, np.int32),
+            begin=np.tile(np.arange(pieces) * 4, n), next_obs={"obs": after}, next_action_mask=None, terminated=is_last,
+            truncated=np.zeros(k, bool), agent_id=np.repeat(np.arange(n), pieces), episode_id=np.repeat(np.arange(n), pieces),
+            episode_return=correct.astype(np.float64), episode_length=np.full(n, steps, np.int64),
+        )
+
+
 def trajectories(obs, next_obs, out: PolicyOutput, reward, version: int, steps: int) -> TrajectoryBatch:
     n, k = len(obs), len(obs) // steps
     return TrajectoryBatch(
         obs={"obs": obs}, continuous=out.actions.continuous, discrete=out.actions.discrete, log_prob=out.log_prob, reward=reward,
-        version=np.full(n, version, np.int64), action_mask=None, length=np.full(k, steps, np.int32), next_obs={"obs": next_obs},
+        version=np.full(n, version, np.int64), action_mask=None, memory=None, length=np.full(k, steps, np.int32),
+        begin=np.zeros(k, np.int64), next_obs={"obs": next_obs}, next_action_mask=None,
         terminated=np.ones(k, bool), truncated=np.zeros(k, bool), agent_id=np.arange(k), episode_id=np.arange(k),
         episode_return=np.zeros(0), episode_length=np.full(k, steps, np.int64),
     )
@@ -84,7 +175,6 @@ def trajectories(obs, next_obs, out: PolicyOutput, reward, version: int, steps: 
 
 def learn(world, updates: int, seed: int = 0, network: dict | None = None, **hyper) -> float:
     """Mean return of the last batch after `updates` updates."""
-    spec = BehaviorSpec((ObservationSpec("obs", (3,)),), SPACES[world.kind])
     settings = PPOSettings.model_validate({
         "hyperparameters": {
             "buffer_size": ROWS, "batch_size": 128, "learning_rate": 0.01, "num_epoch": 4, "beta": 0.001, "initial_std": 0.5,
@@ -94,10 +184,10 @@ def learn(world, updates: int, seed: int = 0, network: dict | None = None, **hyp
         "max_steps": 10**9,
     })
     rng = np.random.default_rng(seed)
-    ours = settings.hyperparameters
-    weights = initial_weights(spec, settings.network_settings, rng, ours.initial_std, shared_critic=ours.shared_critic)
-    trainer = PPOTrainer(spec, settings, np.random.SeedSequence(seed), ROWS, weights)
-    policy = Policy(spec, settings.network_settings)
+    ours, arch = settings.hyperparameters, architecture(world.spec, settings.network_settings)
+    weights = initial_weights(arch, rng, ours.initial_std, shared_critic=ours.shared_critic)
+    trainer = PPOTrainer(world.spec, settings, np.random.SeedSequence(seed), ROWS, weights)
+    policy = Policy(world.spec, settings.network_settings)
     for version in range(updates):
         trainer.published(version)
         policy.set_weights(trainer.policy_weights(), version)
@@ -160,3 +250,33 @@ def test_learns_with_every_option(hyper):
 def test_learns_through_the_normaliser():
     """Observations of 1,000; the first update only initialises the statistics."""
     assert learn(Bandit("discrete", scale=1_000.0), 40, network={"normalize": True}) > 0.95
+
+
+MEMORY = {"memory": {"sequence_length": 4, "memory_size": 32}}
+
+
+def test_learns_under_masks():
+    """C63: a forbidden choice is never taken, and the best allowed one is learnt; guessing among the allowed ones earns 0.5."""
+    world = MaskedBandit()
+    assert learn(world, 25) > 0.9
+    assert world.illegal == 0
+
+
+@pytest.mark.learning
+@pytest.mark.parametrize("seed", [0, 1, 2])
+@pytest.mark.parametrize("shared_critic", [False, True])
+def test_remembers(seed, shared_critic):
+    """C66: the cue is two sequences before the answer, so only a memory that is handed over right can bring it there."""
+    assert learn(Recall(), 60, seed, MEMORY, shared_critic=shared_critic) > 0.95
+
+
+@pytest.mark.learning
+def test_cannot_remember_without_a_memory():
+    """Negative control: guessing."""
+    assert learn(Recall(), 60) < 0.65
+
+
+@pytest.mark.learning
+@pytest.mark.parametrize("encoder", ["match3", "fully_connected"])
+def test_learns_from_images(encoder):
+    assert learn(Corner(), 20, network={"vis_encode_type": encoder}, learning_rate=0.003) > 0.95

@@ -1,6 +1,7 @@
 """SAC learns tiny tasks without any environment code: the NumPy policy acts, `SACTrainer` learns, in lock-step.
 
-Bandit: as in test_ppo_bandit; in a hybrid space the reward of the continuous part is paid where the choice is right.
+Bandit, MaskedBandit, Corner, Recall: as in test_ppo_bandit; in a hybrid space the reward of the continuous part is paid where the
+choice is right.
 Lure: one action pays a little at once, another pays more one step later.
 
 Rewards of other rows, the control of on-policy learning, would teach here: replay holds batches of many policies, and those of
@@ -15,7 +16,7 @@ import numpy as np
 import pytest
 
 from envs.specs import ActionPart, BehaviorSpec, ObservationSpec, hybrid_action
-from tests.learning.test_ppo_bandit import ROWS, SPACES, bandit_reward, trajectories
+from tests.learning.test_ppo_bandit import ROWS, SPACES, Corner, MaskedBandit, Recall, bandit_reward, trajectories
 from trainers.policy import Policy
 from trainers.registry import first_weights, make_trainer, policy_distribution
 from trainers.settings import SACSettings
@@ -32,6 +33,10 @@ class Bandit:
     sign: float = 1.0
     scale: float = 1.0
 
+    @property
+    def spec(self) -> BehaviorSpec:
+        return BehaviorSpec((ObservationSpec("obs", (3,)),), ACTIONS[self.kind])
+
     def collect(self, policy: Policy, rng: np.random.Generator) -> TrajectoryBatch:
         """Episodes of one step."""
         context = rng.integers(0, 3, ROWS)
@@ -47,7 +52,7 @@ class Bandit:
 class Lure:
     """First action 0 pays 0.3 at once; first action 2 pays 1 after the second step, whose observation is the first action."""
 
-    kind = "discrete"
+    spec = Bandit("discrete").spec
 
     def collect(self, policy: Policy, rng: np.random.Generator) -> TrajectoryBatch:
         """Episodes of two steps, rows of an episode side by side."""
@@ -67,7 +72,7 @@ class Lure:
 
 def learn(world, rounds: int, seed: int = 0, network: dict | None = None, gamma: float = 0.99, **hyper) -> float:
     """Mean return of the last batch after `rounds` of 512 rows and 32 updates, with entropies near those of the best policy."""
-    spec = BehaviorSpec((ObservationSpec("obs", (3,)),), ACTIONS[world.kind])
+    spec = world.spec
     settings = SACSettings.model_validate({
         "hyperparameters": {
             "batch_size": 128, "buffer_size": 20_000, "buffer_init_steps": ROWS, "steps_per_update": 16, "learning_rate": 0.01,
@@ -148,3 +153,43 @@ def test_learns_with_state_dependent_exploration():
 def test_learns_through_the_normaliser():
     """Observations of 1,000, which saturate every unit otherwise."""
     assert learn(Bandit("discrete", scale=1_000.0), 40, network={"normalize": True}) > 0.9
+
+
+# -- masks, images, memory ---------------------------------------------------------------------------------------------
+
+
+def test_learns_under_masks():
+    """C63: a forbidden choice is never taken, and the best allowed one is learnt; guessing among the allowed ones earns 0.5."""
+    world = MaskedBandit()
+    assert learn(world, 15) > 0.9
+    assert world.illegal == 0
+
+
+@pytest.mark.learning
+@pytest.mark.parametrize("encoder", ["match3", "fully_connected"])
+def test_learns_from_images(encoder):
+    """Guessing earns 0.5."""
+    assert learn(Corner(), 10, network={"vis_encode_type": encoder}, learning_rate=0.003) > 0.95
+
+
+MEMORY = {"memory": {"sequence_length": 8, "memory_size": 32}}
+
+
+@pytest.mark.learning
+@pytest.mark.parametrize("seed", [0, 1, 2])
+def test_remembers(seed):
+    """C66: the cue comes in one trajectory and the answer in the next; guessing earns 0.5. A sequence, from whose start on the
+    critics remember, must reach from one to the other."""
+    assert learn(Recall(), 40, seed, MEMORY) > 0.9
+
+
+@pytest.mark.learning
+def test_cannot_remember_without_a_memory():
+    """Negative control: guessing."""
+    assert learn(Recall(), 40) < 0.65
+
+
+@pytest.mark.learning
+def test_critics_cannot_remember_what_came_before_their_sequence():
+    """Negative control: with sequences of 4 no critic has ever seen the cue of what it values."""
+    assert learn(Recall(), 40, network={"memory": {"sequence_length": 4, "memory_size": 32}}) < 0.65

@@ -1,13 +1,16 @@
 """Fakes that check what they are given: an environment, a policy and a trainer, without Ray and without TensorFlow.
 
-Every number can be audited. An observation is (slot, episode, step), a reward is `reward_of` the step that it ends, an
-action carries the policy version that made it, and weights of version ``v`` are filled with ``v``.
+Every number can be audited. An observation is (slot, episode, step), an action mask is `mask_of` it, a reward is `reward_of` the
+step that it ends, an action carries the policy version that made it, weights of version ``v`` are filled with ``v``, and the
+memory of a policy is `memory_of` the steps it has seen.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from fractions import Fraction
+from types import SimpleNamespace
 
 import numpy as np
 
@@ -19,8 +22,13 @@ from trainers.trajectory import TrajectoryBatch
 BEHAVIOR = "Audit"
 SPEC = BehaviorSpec(
     observations=(ObservationSpec("obs", (3,)), ObservationSpec("camera", (2, 2), "uint8")),
-    action=ActionSpec("box", 2, discrete_branches=(5,), low=(-1.0, -1.0), high=(1.0, 1.0), shape=(2,), dtype="float32"),
+    action=ActionSpec(
+        "box", 2, discrete_branches=(5,), low=(-1.0, -1.0), high=(1.0, 1.0), shape=(2,), dtype="float32", masked=True
+    ),
 )
+PLAIN = replace(SPEC, action=replace(SPEC.action, masked=False))
+"""The same without action masks."""
+MEMORY_SIZE = 2
 
 
 def observe(slot: np.ndarray, episode: np.ndarray, step: np.ndarray) -> dict[str, np.ndarray]:
@@ -33,6 +41,18 @@ def observe(slot: np.ndarray, episode: np.ndarray, step: np.ndarray) -> dict[str
 def reward_of(slot: np.ndarray, episode: np.ndarray, step: np.ndarray) -> np.ndarray:
     """Reward of the action taken at `step`, exact in float32: tells slot, episode and step apart."""
     return (np.asarray(slot) * 4096 + np.asarray(episode) % 16 * 256 + np.asarray(step) % 256 + 1).astype(np.float32)
+
+
+def mask_of(slot: np.ndarray, episode: np.ndarray, step: np.ndarray) -> np.ndarray:
+    """Action masks of `SPEC`, bool ``[n, 5]``: three choices are allowed, which ones moves on with every step."""
+    turn = np.asarray(slot).astype(int) + np.asarray(episode).astype(int) + np.asarray(step).astype(int)
+    return ~np.isin((np.arange(5) - turn[:, None]) % 5, (0, 2))
+
+
+def memory_of(slot: np.ndarray, step: np.ndarray) -> np.ndarray:
+    """Memory before the action at `step`, float32 ``[n, MEMORY_SIZE]``: how many steps were seen, and slot and steps summed up."""
+    slot, step = np.asarray(slot).astype(int), np.asarray(step).astype(int)
+    return np.stack([step, step * slot + step * (step - 1) // 2], axis=-1).astype(np.float32)
 
 
 def weights_of(version: int) -> Weights:
@@ -49,6 +69,7 @@ class ScriptedEnv:
         length: ``(slot, episode) -> steps`` of an episode; agents of one env must agree.
         ending: ``(slot, episode) -> (terminated, truncated)``.
         comes_back: ``(slot, episode) -> bool``, whether that episode, after the first, ever begins; all by default.
+        spec: `SPEC`, or `PLAIN` for an environment without action masks.
         ready: ``bool [num_envs] busy -> bool [num_envs]``, those of the busy ones that answer now; all by default.
     """
 
@@ -58,10 +79,11 @@ class ScriptedEnv:
         self, num_envs: int = 2, agents_per_env: int = 1, length: Callable[[int, int], int] = lambda slot, episode: 7,
         ending: Callable[[int, int], tuple[bool, bool]] = lambda slot, episode: (False, True),
         ready: Callable[[np.ndarray], np.ndarray] = lambda busy: busy,
-        comes_back: Callable[[int, int], bool] = lambda slot, episode: True,
+        comes_back: Callable[[int, int], bool] = lambda slot, episode: True, spec: BehaviorSpec = SPEC,
     ) -> None:
         n = num_envs * agents_per_env
-        self.behaviors, self.num_slots = {BEHAVIOR: SPEC}, {BEHAVIOR: n}
+        self.behaviors, self.num_slots = {BEHAVIOR: spec}, {BEHAVIOR: n}
+        self._spec = spec
         self.env_steps = 0
         self.closed = False
         self.acted: list[tuple[np.ndarray, np.ndarray]] = []
@@ -98,26 +120,35 @@ class ScriptedEnv:
         reward = reward_of(ids, self._episode[ids], self._step[ids])
         self._step[ids] += 1
         ended = np.array([self._step[i] == self._length(i, self._episode[i]) for i in ids], bool)
-        terminal = self._end(ids[ended], reward[ended]) if ended.any() else no_terminal_steps(SPEC)
+        terminal = self._end(ids[ended], reward[ended]) if ended.any() else no_terminal_steps(self._spec)
         first[ids[ended]] = [self._comes_back(i, self._episode[i]) for i in ids[ended]]
         gone = np.zeros(len(first), bool)
         gone[ids[ended]] = ~first[ids[ended]]
         delivered = np.flatnonzero((first | ready) & ~gone)
         rewards = np.zeros(len(self._step), np.float32)
         rewards[ids[~ended]] = reward[~ended]
-        obs = observe(delivered, self._episode[delivered], self._step[delivered])
+        place = delivered, self._episode[delivered], self._step[delivered]
+        obs = observe(*place)
         self._busy[ids], self._new[:], self._waiting[delivered] = False, False, True
-        decision = DecisionSteps(delivered, obs, rewards[delivered], first[delivered])
-        self._lent += [*obs.values(), decision.reward, decision.first]
+        decision = DecisionSteps(delivered, obs, rewards[delivered], first[delivered], self._mask(*place))
+        self._lend(decision.reward, decision.first, decision.action_mask, obs)
         return {BEHAVIOR: Steps(decision, terminal, env_steps=len(ids) // self._agents_per_env)}
 
     def _end(self, ids: np.ndarray, reward: np.ndarray) -> TerminalSteps:
         flags = np.array([self._ending(i, self._episode[i]) for i in ids], bool)
-        steps = TerminalSteps(ids, observe(ids, self._episode[ids], self._step[ids]), reward, flags[:, 0], flags[:, 1])
-        self._lent += [*steps.obs.values(), reward]
+        place = ids, self._episode[ids], self._step[ids]
+        steps = TerminalSteps(ids, observe(*place), reward, flags[:, 0], flags[:, 1], self._mask(*place))
+        self._lend(reward, steps.action_mask, steps.obs)
         self._episode[ids] += 1
         self._step[ids] = 0
         return steps
+
+    def _mask(self, slot: np.ndarray, episode: np.ndarray, step: np.ndarray) -> np.ndarray | None:
+        return mask_of(slot, episode, step) if self._spec.action.masked else None
+
+    def _lend(self, *arrays: np.ndarray | dict[str, np.ndarray] | None) -> None:
+        for array in arrays:
+            self._lent += array.values() if isinstance(array, dict) else [] if array is None else [array]
 
     def act(self, behavior: str, agent_id: np.ndarray, actions: Actions) -> None:
         assert behavior == BEHAVIOR and agent_id.dtype == np.int64 and len(np.unique(agent_id)) == len(agent_id) > 0
@@ -125,6 +156,9 @@ class ScriptedEnv:
         assert actions.continuous.shape == (len(agent_id), 2) and actions.continuous.dtype == np.float32
         assert actions.discrete.shape == (len(agent_id), 1) and actions.discrete.dtype == np.int32
         assert (actions.continuous[:, 1] == self._step[agent_id]).all(), "the action was made from another observation"
+        allowed = mask_of(agent_id, self._episode[agent_id], self._step[agent_id])
+        if self._spec.action.masked:
+            assert allowed[np.arange(len(agent_id)), actions.discrete[:, 0]].all(), "an action that is not allowed"
         self.acted.append((agent_id.copy(), actions.continuous[:, 0].copy()))
         actions.continuous[:], actions.discrete[:] = np.nan, -1  # environments scribble on what they are given
         self._waiting[agent_id], self._busy[agent_id] = False, True
@@ -152,12 +186,18 @@ def random_subset(seed: int, odds: float = 0.4) -> Callable[[np.ndarray], np.nda
 
 
 class FakePolicy:
-    """Its action carries the version it was made with and the step it was made for; `applied` lists versions in order."""
+    """Its action carries the version it was made with and the step it was made for; `applied` lists versions in order.
 
-    def __init__(self) -> None:
+    Args:
+        memory_size: `MEMORY_SIZE`, or 0 for a policy that remembers nothing.
+    """
+
+    def __init__(self, memory_size: int = MEMORY_SIZE) -> None:
         self.version = -1
         self.applied: list[int] = []
+        self.architecture = SimpleNamespace(memory_size=memory_size)
         self._weights: Weights = {}
+        self._memory = np.zeros((1000, MEMORY_SIZE), np.float32)  # of each slot; what it was before is its own affair
 
     def set_weights(self, weights: Weights, version: int) -> None:
         assert version > self.version, "versions go backwards"
@@ -165,8 +205,8 @@ class FakePolicy:
         self.applied.append(version)
 
     def act(
-        self, obs: dict[str, np.ndarray], rng: np.random.Generator, with_entropy: bool = True, agent_id: np.ndarray | None = None,
-        first: np.ndarray | None = None,
+        self, obs: dict[str, np.ndarray], rng: np.random.Generator, action_mask: np.ndarray | None = None, with_entropy: bool = True,
+        agent_id: np.ndarray | None = None, first: np.ndarray | None = None,
     ) -> PolicyOutput:
         values = np.concatenate([w.ravel() for w in self._weights.values()])
         assert (values == self.version).all(), f"version {self.version} acts with weights {values}"
@@ -175,21 +215,35 @@ class FakePolicy:
         assert (first == (step == 0)).all() and first.dtype == bool, "first does not mark the first steps"
         assert np.isfinite(step).all() and (obs["camera"][:, 0, 0] == step % 256).all(), "an observation that is no longer valid"
         continuous = np.stack([np.full(len(step), values.mean(), np.float32), step], axis=-1)
-        discrete = rng.integers(5, size=(len(step), 1), dtype=np.int32)
-        return PolicyOutput(Actions(continuous, discrete), -(episode * 256 + step), np.zeros(len(step), np.float32))
+        if action_mask is None:
+            discrete = rng.integers(5, size=len(step))
+        else:
+            assert (action_mask == mask_of(slot, episode, step)).all() and action_mask.dtype == bool, "a mask of other observations"
+            discrete = np.nonzero(action_mask)[1].reshape(-1, 3)[np.arange(len(step)), rng.integers(3, size=len(step))]
+        return PolicyOutput(
+            Actions(continuous, discrete[:, None].astype(np.int32)), -(episode * 256 + step), np.zeros(len(step), np.float32),
+            memory=self._remember(agent_id, first, step) if self.architecture.memory_size else None,
+        )
+
+    def _remember(self, agent_id: np.ndarray, first: np.ndarray, step: np.ndarray) -> np.ndarray:
+        """The memory before this step; afterwards it knows of the step, too."""
+        self._memory[agent_id[first]] = 0.0
+        before = self._memory[agent_id]
+        self._memory[agent_id] += np.stack([np.ones(len(step)), agent_id + step], axis=-1)
+        return before
 
 
-def check_batch(batch: TrajectoryBatch, time_horizon: int) -> None:
-    """Whether every field is what `ScriptedEnv` and `FakePolicy` make of it (C20, C34, C36)."""
+def check_batch(batch: TrajectoryBatch, time_horizon: int, is_masked: bool = True, is_recurrent: bool = True) -> None:
+    """Whether every field is what `ScriptedEnv` and `FakePolicy` make of it (C20, C34, C36, C63, C66)."""
     n, k = batch.rows, len(batch.length)
     dtypes = {"continuous": np.float32, "discrete": np.int32, "log_prob": np.float32, "reward": np.float32, "version": np.int64,
-              "length": np.int32, "agent_id": np.int64, "episode_return": np.float64, "episode_length": np.int64}
+              "length": np.int32, "begin": np.int64, "agent_id": np.int64, "episode_return": np.float64, "episode_length": np.int64}
     assert {f: getattr(batch, f).dtype for f in dtypes} == dtypes
     assert batch.obs["obs"].dtype == np.float32 and batch.obs["camera"].dtype == np.uint8
     assert batch.obs["obs"].shape == (n, 3) and batch.obs["camera"].shape == (n, 2, 2)
     assert batch.continuous.shape == (n, 2) and batch.discrete.shape == (n, 1)
-    assert batch.log_prob.shape == batch.version.shape == (n,) and batch.action_mask is None
-    assert batch.terminated.shape == batch.truncated.shape == batch.agent_id.shape == batch.episode_id.shape == (k,)
+    assert batch.log_prob.shape == batch.version.shape == (n,)
+    assert batch.terminated.shape == batch.truncated.shape == batch.agent_id.shape == batch.episode_id.shape == batch.begin.shape == (k,)
     assert not (batch.terminated & batch.truncated).any(), "terminated wins"
     assert int(batch.length.sum()) == n and (batch.length > 0).all() and (batch.length <= time_horizon).all()
     slot, episode, step = batch.obs["obs"].astype(np.int64).T
@@ -197,6 +251,7 @@ def check_batch(batch: TrajectoryBatch, time_horizon: int) -> None:
     assert (slot == batch.agent_id[owner]).all()
     assert (episode == episode[batch.starts][owner]).all(), "a trajectory crosses an episode"
     assert (step == step[batch.starts][owner] + np.arange(n) - batch.starts[owner]).all(), "steps are not consecutive"
+    assert (batch.begin == step[batch.starts]).all(), "begin is not the step of the first row"
     assert (batch.reward == reward_of(slot, episode, step)).all()
     assert (batch.obs["camera"] == (step % 256)[:, None, None]).all()
     assert (batch.log_prob == -(episode * 256 + step)).all() and (batch.continuous[:, 1] == step).all()
@@ -205,6 +260,23 @@ def check_batch(batch: TrajectoryBatch, time_horizon: int) -> None:
     assert (batch.next_obs["obs"] == after).all(), "next_obs is not the true observation after the last row"
     assert (batch.next_obs["camera"] == (after[:, 2] % 256)[:, None, None]).all() and batch.next_obs["camera"].dtype == np.uint8
     assert len(batch.episode_return) == len(batch.episode_length)
+    _check_mask(batch.action_mask, slot, episode, step, is_masked)
+    _check_mask(batch.next_action_mask, *after.T, is_masked)
+    if is_masked:
+        assert batch.action_mask[np.arange(n), batch.discrete[:, 0]].all(), "an action that was not allowed"
+    if is_recurrent:
+        assert batch.memory.dtype == np.float32 and batch.memory.shape == (n, MEMORY_SIZE)
+        assert (batch.memory == memory_of(slot, step)).all(), "not the memory before the step"
+    else:
+        assert batch.memory is None
+
+
+def _check_mask(mask: np.ndarray | None, slot: np.ndarray, episode: np.ndarray, step: np.ndarray, is_masked: bool) -> None:
+    if not is_masked:
+        assert mask is None
+        return
+    assert mask.dtype == bool and mask.shape == (len(slot), 5)
+    assert (mask == mask_of(slot, episode, step)).all(), "a mask of other observations"
 
 
 class RecorderTrainer:

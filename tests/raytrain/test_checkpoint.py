@@ -18,7 +18,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from envs.specs import ActionSpec, BehaviorSpec, ObservationSpec
+from envs.specs import ActionPart, ActionSpec, BehaviorSpec, ObservationSpec, hybrid_action
 from raytrain.checkpoint import (
     BehaviorSnapshot,
     CheckpointError,
@@ -29,14 +29,24 @@ from raytrain.checkpoint import (
     load_policy_files,
 )
 from raytrain.snapshot import encode, find_problems
-from trainers.settings import NetworkSettings
+from trainers.settings import MemorySettings, NetworkSettings, ObservationSettings
 from trainers.trainer import TrainerState
 
 SPEC = BehaviorSpec(
-    observations=(ObservationSpec("obs", (4,)), ObservationSpec("camera", (8, 8, 3), "uint8")),
-    action=ActionSpec("box", continuous_size=2, low=(-1.0, 0.1), high=(1.0, 0.3), shape=(2,), dtype="float32"),
+    observations=(
+        ObservationSpec("obs", (4,)), ObservationSpec("camera", (8, 8, 3), "uint8", "image", ("camera",), is_uint8_image=True),
+        ObservationSpec("arm/1", (2,), "int64", "categorical", ("arm", 1), choices=(3, 4), starts=(0, -1)),
+    ),
+    action=replace(hybrid_action((
+        ActionPart(("go",), ActionSpec("box", continuous_size=2, low=(-1.0, 0.1), high=(1.0, 0.3), shape=(2,), dtype="float32")),
+        ActionPart(("say", 0), ActionSpec("discrete", discrete_branches=(5,), starts=(2,))),
+    )), masked=True),
+    left_out=("mission",),
 )
-NETWORK = NetworkSettings(hidden_units=8, num_layers=1, activation="tanh", normalize=True)
+NETWORK = NetworkSettings(
+    hidden_units=8, layers=(8, 4), activation="tanh", normalize=True, memory=MemorySettings(memory_size=6), model="my_model:make",
+    observations={"camera": ObservationSettings(encoder="resnet", channels="first")}, model_kwargs={"width": [1, 2], "name": None},
+)
 
 
 def make_behavior(steps: int = 0, reward: float | None = None) -> BehaviorSnapshot:

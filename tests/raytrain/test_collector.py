@@ -10,14 +10,14 @@ import pytest
 
 from envs.specs import Actions, DecisionSteps, TerminalSteps
 from raytrain.collector import Collector
-from tests.raytrain.fakes import SPEC, check_batch, observe, reward_of
+from tests.raytrain.fakes import MEMORY_SIZE, PLAIN, SPEC, check_batch, mask_of, memory_of, observe, reward_of
 from trainers.policy import PolicyOutput
-from trainers.trajectory import TrajectoryBatch
+from trainers.trajectory import TrajectoryBatch, row_bytes
 
 
 @dataclass
 class Trajectory:
-    """What the oracle expects of one trajectory; a row is (step, version, reward, log-prob, continuous, discrete)."""
+    """What the oracle expects of one trajectory; a row is (step, version, reward, log-prob, continuous, discrete, mask, memory)."""
 
     slot: int
     episode: int
@@ -52,7 +52,7 @@ class Script:
     def __init__(self, rng: np.random.Generator, slots: int, time_horizon: int, capacity: int) -> None:
         self.rng = rng
         self.time_horizon = time_horizon
-        self.collector = Collector(SPEC, slots, time_horizon, capacity)
+        self.collector = Collector(SPEC, slots, time_horizon, capacity, MEMORY_SIZE)
         self.agents = [Agent() for _ in range(slots)]
         self.finished: dict[int, deque[Trajectory]] = defaultdict(deque)
         self.ended: list[tuple[float, int]] = []  # (return, length) in the order of the ends
@@ -85,7 +85,8 @@ class Script:
         flags = np.array([[(True, False), (False, True), (True, True)][self.rng.integers(3)] for _ in ids], bool).reshape(-1, 2)
         episode, step = self.place(ids)
         reward = reward_of(ids, episode, step)
-        steps = TerminalSteps(ids, observe(ids, episode, step + 1), reward, flags[:, 0].copy(), flags[:, 1].copy())
+        after = ids, episode, step + 1
+        steps = TerminalSteps(ids, observe(*after), reward, flags[:, 0].copy(), flags[:, 1].copy(), mask_of(*after))
         for slot, (terminated, truncated), r in zip(ids, flags, reward):
             agent = self.agents[slot]
             if agent.pending is not None:
@@ -95,7 +96,7 @@ class Script:
             agent.is_running = agent.is_waiting = False
             agent.pending, agent.rows, agent.episode_length = None, [], 0
         self.collector.record_terminals(steps)
-        spoil(*steps.obs.values(), steps.reward, steps.terminated, steps.truncated, steps.agent_id)
+        spoil(*steps.obs.values(), steps.reward, steps.terminated, steps.truncated, steps.agent_id, steps.action_mask)
 
     def decisions(self, ids: np.ndarray, beginners: int) -> None:
         order = self.rng.permutation(len(ids))
@@ -113,9 +114,9 @@ class Script:
                     self.end(slot, False, False)
             agent.is_waiting = True
         episode, step = self.place(ids)
-        steps = DecisionSteps(ids, observe(ids, episode, step), reward.astype(np.float32), first)
+        steps = DecisionSteps(ids, observe(ids, episode, step), reward.astype(np.float32), first, mask_of(ids, episode, step))
         self.collector.record_decisions(steps)
-        spoil(*steps.obs.values(), steps.reward, steps.first)
+        spoil(*steps.obs.values(), steps.reward, steps.first, steps.action_mask)
 
     def act(self, odds: float) -> None:
         """Answer some of the agents that wait, those whose decision came long ago too."""
@@ -125,26 +126,34 @@ class Script:
         self.version += int(self.rng.integers(2))
         episode, step = self.place(ids)
         continuous = np.stack([np.full(len(ids), self.version), step], axis=-1).astype(np.float32)
-        discrete = self.rng.integers(5, size=(len(ids), 1), dtype=np.int32)
+        mask, memory = mask_of(ids, episode, step), memory_of(ids, step)
+        discrete = np.nonzero(mask)[1].reshape(-1, 3)[:, :1].astype(np.int32)
         log_prob = -(episode * 256 + step).astype(np.float32)
         for i, slot in enumerate(ids):
             agent = self.agents[slot]
-            agent.pending = (agent.step, self.version, float(log_prob[i]), tuple(continuous[i].tolist()), int(discrete[i, 0]))
+            agent.pending = (
+                agent.step, self.version, float(log_prob[i]), tuple(continuous[i].tolist()), int(discrete[i, 0]),
+                tuple(mask[i].tolist()), tuple(memory[i].tolist()),
+            )
             agent.is_waiting = False
-        steps = DecisionSteps(ids, observe(ids, episode, step), np.zeros(len(ids), np.float32), np.zeros(len(ids), bool))
-        output = PolicyOutput(Actions(continuous, discrete), log_prob, np.zeros(len(ids), np.float32))
+        zero = np.zeros(len(ids), np.float32)
+        steps = DecisionSteps(ids, observe(ids, episode, step), zero, zero > 0, mask)
+        output = PolicyOutput(Actions(continuous, discrete), log_prob, zero, memory=memory)
         self.collector.record_actions(steps, output, self.version)
-        spoil(*steps.obs.values(), continuous, discrete, log_prob)
+        spoil(*steps.obs.values(), continuous, discrete, log_prob, mask, memory)
 
     def cut(self, odds: float) -> None:
         """Cut some trajectories of agents that wait for their next action."""
         ids = self.draw(self.slots(lambda a: a.is_waiting), odds)
-        obs = observe(ids, *self.place(ids))
-        for slot in ids:
+        which = self.rng.random(len(ids)) < 0.8
+        for slot in ids[which]:
             if self.agents[slot].rows:
                 self.end(slot, False, False)
-        self.collector.cut(ids, obs)
-        spoil(*obs.values(), ids)
+        place = ids, *self.place(ids)
+        zero = np.zeros(len(ids), np.float32)
+        steps = DecisionSteps(ids, observe(*place), zero, zero > 0, mask_of(*place))
+        self.collector.cut(steps, which)
+        spoil(*steps.obs.values(), steps.action_mask, ids, which)
 
     def abandon(self) -> None:
         assert self.collector.abandon() == sum(len(a.rows) for a in self.agents)
@@ -157,8 +166,8 @@ class Script:
         return np.array([self.agents[i].episode for i in ids], int), np.array([self.agents[i].step for i in ids], int)
 
     def complete(self, agent: Agent, reward: np.float32) -> None:
-        step, version, log_prob, continuous, discrete = agent.pending
-        agent.rows.append((step, version, float(reward), log_prob, continuous, discrete))
+        step, version, *rest = agent.pending
+        agent.rows.append((step, version, float(reward), *rest))
         agent.pending = None
         agent.step += 1
         agent.episode_length += 1
@@ -188,9 +197,12 @@ class Script:
             found = list(zip(
                 batch.obs["obs"][rows, 2].astype(int).tolist(), batch.version[rows].tolist(), batch.reward[rows].tolist(),
                 batch.log_prob[rows].tolist(), map(tuple, batch.continuous[rows].tolist()), batch.discrete[rows, 0].tolist(),
+                map(tuple, batch.action_mask[rows].tolist()), map(tuple, batch.memory[rows].tolist()),
             ))
             assert found == expected.rows
             assert batch.next_obs["obs"][k].tolist() == [slot, expected.episode, expected.next_step]
+            assert batch.begin[k] == expected.rows[0][0]
+            assert (batch.next_action_mask[k] == mask_of(slot, expected.episode, [expected.next_step])).all()
             assert (batch.terminated[k], batch.truncated[k]) == (expected.terminated, expected.truncated)
             key = (int(slot), expected.episode)
             assert self.episode_ids.setdefault(key, int(batch.episode_id[k])) == batch.episode_id[k]
@@ -237,6 +249,11 @@ def test_random_stories_agree_with_the_oracle(together: bool, p_take: float) -> 
     assert rows > 0.8 * parts > 500  # the stories do finish most of what they begin
 
 
+def make(slots: int, time_horizon: int, capacity: int | None = None) -> Collector:
+    """A collector of masked agents with a recurrent policy."""
+    return Collector(SPEC, slots, time_horizon, capacity, MEMORY_SIZE)
+
+
 def collect(
     collector: Collector, steps: int, slots: int = 1, length: int = 10**9, take_at: tuple[int, ...] = ()
 ) -> list[TrajectoryBatch]:
@@ -245,20 +262,25 @@ def collect(
     episode = step = np.zeros(slots, int)
     reward, first, batches = np.zeros(slots, np.float32), np.ones(slots, bool), []
     for t in range(steps + 1):
-        decision = DecisionSteps(ids, observe(ids, episode, step), reward, first)
+        masked = collector.spec.action.masked
+        mask = mask_of(ids, episode, step) if masked else None
+        decision = DecisionSteps(ids, observe(ids, episode, step), reward, first, mask)
         collector.record_decisions(decision)
         if t == steps:
             break
         continuous = np.stack([np.zeros(slots), step], axis=-1).astype(np.float32)
-        actions = Actions(continuous, np.zeros((slots, 1), np.int32))
+        allowed = mask_of(ids, episode, step).argmax(axis=1)
+        actions = Actions(continuous, allowed[:, None].astype(np.int32))
         log_prob = -(episode * 256 + step).astype(np.float32)
-        collector.record_actions(decision, PolicyOutput(actions, log_prob, log_prob), 0)
+        memory = memory_of(ids, step) if collector.memory_size else None
+        collector.record_actions(decision, PolicyOutput(actions, log_prob, log_prob, memory=memory), 0)
         if t in take_at:
             batches.append(collector.take())
         reward, step, first = reward_of(ids, episode, step), step + 1, np.zeros(slots, bool)
         if step[0] == length:
             flags = np.ones(slots, bool)
-            collector.record_terminals(TerminalSteps(ids, observe(ids, episode, step), reward, ~flags, flags))
+            mask = mask_of(ids, episode, step) if masked else None
+            collector.record_terminals(TerminalSteps(ids, observe(ids, episode, step), reward, ~flags, flags, mask))
             episode, step, first, reward = episode + 1, step * 0, flags, np.zeros(slots, np.float32)
     return [*batches, collector.take()]
 
@@ -267,7 +289,7 @@ def collect(
 def test_the_horizon_holds_when_rows_are_taken_while_an_action_is_pending(capacity: int | None) -> None:
     """A `take` one step before the horizon moves the tapes; the cut still comes in time."""
     for at in range(10):
-        collector = Collector(SPEC, 2, time_horizon=5, capacity=capacity)
+        collector = make(2, time_horizon=5, capacity=capacity)
         batches = collect(collector, steps=20, slots=2, take_at=(at,))
         assert sum(b.rows for b in batches) == 40
         assert np.concatenate([b.length for b in batches]).tolist() == [5] * 8
@@ -275,7 +297,7 @@ def test_the_horizon_holds_when_rows_are_taken_while_an_action_is_pending(capaci
 
 def test_the_true_last_observation_is_stored() -> None:
     """C34: episodes of 5 steps, truncated: the bootstrap is from step 5, never from 0 (the next episode) or 4."""
-    (batch,) = collect(Collector(SPEC, 1, time_horizon=64), steps=15, length=5)
+    (batch,) = collect(make(1, time_horizon=64), steps=15, length=5)
     assert batch.next_obs["obs"][:, 2].tolist() == [5, 5, 5]
     assert batch.truncated.all() and not batch.terminated.any()
     check_batch(batch, 64)
@@ -283,7 +305,7 @@ def test_the_true_last_observation_is_stored() -> None:
 
 def test_no_trajectory_crosses_an_episode() -> None:
     """C36: two short episodes inside one horizon are two trajectories of two episodes."""
-    (batch,) = collect(Collector(SPEC, 2, time_horizon=64), steps=4, slots=2, length=2)
+    (batch,) = collect(make(2, time_horizon=64), steps=4, slots=2, length=2)
     assert batch.length.tolist() == [2, 2, 2, 2] and batch.agent_id.tolist() == [0, 0, 1, 1], "ordered by slot, then by time"
     assert len(set(batch.episode_id.tolist())) == 4
     assert batch.episode_length.tolist() == [2, 2, 2, 2], "episodes in the order of their end"
@@ -292,12 +314,13 @@ def test_no_trajectory_crosses_an_episode() -> None:
 
 def test_an_agent_that_ends_without_an_action_leaves_no_row() -> None:
     """C72: born and ended in one message, or ended before its first action: no transition, no episode, no crash."""
-    collector = Collector(SPEC, 3, time_horizon=4)
+    collector = make(3, time_horizon=4)
     ids, one = np.array([0, 2]), np.array([1])
     yes, no, zero = np.ones(2, bool), np.zeros(2, bool), np.zeros(2, np.float32)
-    collector.record_terminals(TerminalSteps(ids, observe(ids, zero, zero), zero + 9, yes, no))
-    collector.record_decisions(DecisionSteps(one, observe(one, zero[:1], zero[:1]), zero[:1], yes[:1]))
-    collector.record_terminals(TerminalSteps(one, observe(one, zero[:1], zero[:1]), zero[:1] + 9, yes[:1], no[:1]))
+    mask = np.ones((2, 5), bool)
+    collector.record_terminals(TerminalSteps(ids, observe(ids, zero, zero), zero + 9, yes, no, mask))
+    collector.record_decisions(DecisionSteps(one, observe(one, zero[:1], zero[:1]), zero[:1], yes[:1], mask[:1]))
+    collector.record_terminals(TerminalSteps(one, observe(one, zero[:1], zero[:1]), zero[:1] + 9, yes[:1], no[:1], mask[:1]))
     batch = collector.take()
     assert batch.rows == collector.agent_steps == collector.longest_episode == 0
     assert len(batch.length) == len(batch.episode_return) == 0
@@ -306,7 +329,7 @@ def test_an_agent_that_ends_without_an_action_leaves_no_row() -> None:
 
 def test_four_agents_are_counted_one_by_one() -> None:
     """C75: 4 agents, 100 steps: 400 agent steps."""
-    collector = Collector(SPEC, 4, time_horizon=10)
+    collector = make(4, time_horizon=10)
     batches = collect(collector, steps=100, slots=4, length=25)
     assert collector.agent_steps == sum(b.rows for b in batches) == 400
     assert np.concatenate([b.episode_length for b in batches]).tolist() == [25] * 16
@@ -314,7 +337,7 @@ def test_four_agents_are_counted_one_by_one() -> None:
 
 def test_taken_batches_do_not_change_any_more() -> None:
     """C20: what was taken stays as it is while the tapes are written on."""
-    collector = Collector(SPEC, 1, time_horizon=3, capacity=3)
+    collector = make(1, time_horizon=3, capacity=3)
     first, second = collect(collector, steps=12, take_at=(6,))
     assert first.obs["obs"][:, 2].tolist() == [0, 1, 2, 3, 4, 5]
     assert second.obs["obs"][:, 2].tolist() == [6, 7, 8, 9, 10, 11]
@@ -323,6 +346,44 @@ def test_taken_batches_do_not_change_any_more() -> None:
 
 def test_a_batch_without_trajectories_has_the_dtypes_of_the_spec() -> None:
     """An item without rows (it only says that a round is complete) can be joined with others."""
-    batch = Collector(SPEC, 2, time_horizon=3).take()
+    batch = make(2, time_horizon=3).take()
     check_batch(batch, 3)
     assert batch.rows == 0
+
+
+def test_without_masks_and_memory_there_are_none() -> None:
+    """A plain environment and a policy that remembers nothing: no arrays are made for either."""
+    collector = Collector(PLAIN, 2, time_horizon=5)
+    first, second = collect(collector, steps=12, slots=2, length=4, take_at=(6,))
+    for batch in (first, second, collector.take()):
+        check_batch(batch, 5, is_masked=False, is_recurrent=False)
+        assert batch.action_mask is batch.next_action_mask is batch.memory is None
+    assert first.rows + second.rows == 24
+
+
+def test_memory_and_begin_go_on_over_horizon_cuts() -> None:
+    """C66: a trajectory that begins in the middle of its episode says where, and its first row has the memory that the policy had."""
+    (batch,) = collect(make(2, time_horizon=3, capacity=64), steps=14, slots=2, length=7)
+    assert batch.length.tolist() == [3, 3, 1, 3, 3, 1] * 2
+    assert batch.begin.tolist() == [0, 3, 6, 0, 3, 6] * 2
+    first = batch.memory[batch.starts]
+    assert first.tolist() == memory_of(np.repeat([0, 1], 6), batch.begin).tolist()
+    assert not first[batch.begin == 0].any() and first[batch.begin > 0].any(axis=1).all()
+
+
+def test_the_mask_of_the_bootstrap_is_that_of_the_next_observation() -> None:
+    """C63: from the decision where a trajectory is cut, from the terminal step where its episode ends; never that of the next episode."""
+    (batch,) = collect(make(1, time_horizon=2, capacity=64), steps=6, length=3)
+    assert batch.length.tolist() == [2, 1, 2, 1]
+    expected = mask_of(np.zeros(4), [0, 0, 1, 1], [2, 3, 2, 3])
+    assert (batch.next_action_mask == expected).all() and (expected != mask_of(np.zeros(4), [0, 1, 1, 2], [2, 0, 2, 0])).any()
+
+
+def test_a_row_says_how_many_bytes_it_takes() -> None:
+    """From which the memory of trajectories is told beforehand."""
+    (batch,) = collect(make(2, time_horizon=64), steps=10, slots=2, length=5)
+    arrays = [
+        *batch.obs.values(), batch.continuous, batch.discrete, batch.log_prob, batch.reward, batch.version, batch.action_mask, batch.memory
+    ]
+    assert row_bytes(SPEC, MEMORY_SIZE) * batch.rows == sum(a.nbytes for a in arrays)
+    assert row_bytes(SPEC, MEMORY_SIZE) - row_bytes(PLAIN) == 5 + 4 * MEMORY_SIZE

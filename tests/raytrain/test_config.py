@@ -54,6 +54,7 @@ def cartpole(**behavior):
 
 
 # Each: name, file, path, line, words of the message, suggestion.
+NETWORK = "behaviors.CartPole.network_settings"
 CORPUS = [
     ("typo at depth 1", GOOD + "env_setings: {}\n", "env_setings", 8, "did you mean env_settings", "env_settings"),
     ("typo at depth 2", GOOD + "env_settings:\n  num_env: 2\n", "env_settings.num_env", 9, "received 2", "num_envs"),
@@ -111,10 +112,10 @@ CORPUS = [
     ("key of ML-Agents", GOOD + "engine_settings: {width: 84}\n", "engine_settings", 8, "known from ML-Agents", ""),
     (
         "key of ML-Agents, deep",
-        GOOD + "    use_recurrent: true\n",
-        "behaviors.CartPole.use_recurrent",
+        GOOD + "    network_settings: {goal_conditioning_type: hyper}\n",
+        "behaviors.CartPole.network_settings.goal_conditioning_type",
         8,
-        "recurrent networks",
+        "known from ML-Agents: goal signals",
         "",
     ),
     (
@@ -188,6 +189,42 @@ CORPUS = [
         "a number ≥ 0, received -1",
         "",
     ),
+    (
+        "switch for recurrence",
+        GOOD + "    network_settings: {use_recurrent: true}\n",
+        f"{NETWORK}.use_recurrent",
+        8,
+        "unknown key (received true); a section stands in its place; write behaviors.CartPole.network_settings.memory: {}",
+        f"{NETWORK}.memory",
+    ),
+    ("encoder of another library", GOOD + "    network_settings: {vis_encode_type: impala}\n", f"{NETWORK}.vis_encode_type", 8, "'impala'; write resnet", ""),
+    ("memory as a switch", GOOD + "    network_settings: {memory: true}\n", f"{NETWORK}.memory", 8, "received true; write {} to take", ""),
+    ("odd memory", GOOD + "    network_settings: {memory: {memory_size: 7}}\n", f"{NETWORK}.memory.memory_size", 8, "a multiple of 2, received 7", ""),
+    ("typo in a memory", GOOD + "    network_settings: {memory: {burnin: 7}}\n", f"{NETWORK}.memory.burnin", 8, "did you mean burn_in?", "burn_in"),
+    ("unknown encoder", GOOD + "    network_settings: {vis_encode_type: natur_cnn}\n", f"{NETWORK}.vis_encode_type", 8, "did you mean", "nature_cnn"),
+    ("width of 0", GOOD + "    network_settings:\n      layers: [64, 0]\n", f"{NETWORK}.layers.1", 9, "a number ≥ 1, received 0", ""),
+    ("one layer that is no list", GOOD + "    network_settings: {layers: 64}\n", f"{NETWORK}.layers", 8, "expected a list, received 64", ""),
+    (
+        "two ways to say the layers",
+        GOOD + "    network_settings:\n      num_layers: 3\n      layers: [64, 32]\n",
+        f"{NETWORK}.num_layers",
+        9,
+        "expected num_layers or layers, received num_layers=3 and layers=[64, 32]",
+        "",
+    ),
+    ("model without a factory", GOOD + "    network_settings: {model: my_model}\n", f"{NETWORK}.model", 8, "expected module:factory, received text 'my_model'", ""),
+    ("model of a path", GOOD + "    network_settings: {model: 'a/b.py:f'}\n", f"{NETWORK}.model", 8, "expected module:factory, received text 'a/b.py:f'", ""),
+    ("observation by number", GOOD + "    network_settings: {observations: {0: {kind: image}}}\n", f"{NETWORK}.observations.0", 8, "put the key in quotes", ""),
+    (
+        "typo in an observation",
+        GOOD + "    network_settings: {observations: {cam: {encodr: resnet}}}\n",
+        f"{NETWORK}.observations.cam.encodr",
+        8,
+        "did you mean encoder?",
+        "encoder",
+    ),
+    ("stack of nothing", GOOD + "env_settings: {frame_stack: 0}\n", "env_settings.frame_stack", 8, "a number ≥ 1, received 0", ""),
+    ("frame skip", GOOD + "env_settings: {frame_skip: 4}\n", "env_settings.frame_skip", 8, "it is called action_repeat here", "action_repeat"),
     ("env_kwargs that is text", GOOD + "env_kwargs: gravity\n", "env_kwargs", 8, "a section of keys, received text", ""),
 ]
 
@@ -494,6 +531,16 @@ def test_summary_shows_the_arithmetic_rounded_up():
     )
 
 
+def test_the_summary_table_has_networks_and_what_is_around_the_environment():
+    network = {"layers": [64, 32], "activation": "tanh", "memory": {"memory_size": 16}}
+    config = load_config({**cartpole(network_settings=network), "env_settings": {"frame_stack": 4, "action_repeat": 2}})
+    table = "\n".join(": ".join(row) for row in summary_rows(config))
+    assert "network 64, 32 tanh, memory of 16, actor and critic apart" in table
+    assert "stepping auto, each action for 2 steps, 4 observations stacked" in table
+    model = load_config(cartpole(network_settings={"model": "my_model:make"}))
+    assert "network Keras model my_model:make, actor and critic apart" in "\n".join(": ".join(row) for row in summary_rows(model))
+
+
 def test_what_is_probably_not_meant_is_a_warning():
     config = load_config(
         {
@@ -508,6 +555,32 @@ def test_what_is_probably_not_meant_is_a_warning():
     assert "initialize_from=old is not used" in initialize
     assert "plateau_delta" in plateau
     assert load_config(cartpole()).warnings() == []
+
+
+@pytest.mark.parametrize(
+    ("behavior", "sentences"),
+    [
+        ({"network_settings": {"memory": {}}}, []),
+        ({"network_settings": {"memory": {"burn_in": 4}}}, ["network_settings.memory.burn_in=4 is not used: ppo keeps the critic's memory instead."]),
+        ({"trainer_type": "sac", "network_settings": {"memory": {"burn_in": 4}}}, []),
+        (
+            {"network_settings": {"memory": {"sequence_length": 32}}, "time_horizon": 16},
+            ["network_settings.memory.sequence_length=32 is larger than time_horizon=16: no sequence is longer than a trajectory."],
+        ),
+        ({"trainer_type": "sac", "network_settings": {"memory": {"sequence_length": 32}}, "time_horizon": 16}, []),
+        (
+            {"network_settings": {"memory": {"sequence_length": 32}}, "hyperparameters": {"batch_size": 31}},
+            ["hyperparameters.batch_size=31 is smaller than network_settings.memory.sequence_length=32: a minibatch is one sequence."],
+        ),
+        (
+            {"trainer_type": "sac", "network_settings": {"memory": {"sequence_length": 32}}, "hyperparameters": {"batch_size": 31}},
+            ["hyperparameters.batch_size=31 is smaller than network_settings.memory.sequence_length=32: a minibatch is one sequence."],
+        ),
+        ({"network_settings": {"model_kwargs": {"width": 3}}}, ["network_settings.model_kwargs are not used: network_settings.model is null."]),
+    ],
+)
+def test_network_settings_that_do_less_than_they_say_are_a_warning(behavior, sentences):
+    assert load_config(cartpole(**behavior)).warnings() == [f"CartPole: {sentence}" for sentence in sentences]
 
 
 @pytest.mark.parametrize("path", READY_MADE, ids=[f"{path.parent.name}/{path.stem}" for path in READY_MADE])

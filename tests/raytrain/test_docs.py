@@ -6,6 +6,7 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import get_args
 
 import pytest
 
@@ -13,10 +14,13 @@ from raytrain.config import load_config
 from raytrain.settings import CheckpointSettings, DistributedSettings, EnvSettings, RunConfig, StopSettings
 from raytrain.suggest import NOT_AVAILABLE
 from raytrain.yaml_source import parse_value, parse_yaml
+from trainers.architecture import SMALLEST_SIDE
 from trainers.settings import (
-    SETTINGS_BY_TRAINER,
+    BehaviorSettings,
     ExtrinsicSettings,
+    MemorySettings,
     NetworkSettings,
+    ObservationSettings,
     PPOHyperparameters,
     PPOSettings,
     RewardSignals,
@@ -30,6 +34,7 @@ DOCS = REPOSITORY / "docs"
 PAGES = [REPOSITORY / "README.md", *sorted(DOCS.glob("*.md"))]
 CONFIGURATION = (DOCS / "configuration.md").read_text(encoding="utf-8")
 PPO = (DOCS / "ppo.md").read_text(encoding="utf-8")
+SPACES = (DOCS / "spaces.md").read_text(encoding="utf-8")
 
 SECTIONS = {
     "At the top": RunConfig,
@@ -37,6 +42,8 @@ SECTIONS = {
     "`hyperparameters` of `ppo`": PPOHyperparameters,
     "`hyperparameters` of `sac`": SACHyperparameters,
     "`network_settings`": NetworkSettings,
+    "`memory`": MemorySettings,
+    "`observations`": ObservationSettings,
     "`reward_signals`": RewardSignals,
     "`extrinsic`": ExtrinsicSettings,
     "`env_settings`": EnvSettings,
@@ -87,25 +94,42 @@ def test_every_key_is_documented_with_its_default(heading, model):
         assert default == "required" if field.is_required() else parse_value(default) == field.default, name
 
 
+def types_in(annotation):
+    """A declared type and all that it is made of."""
+    return [annotation, *(inner for part in get_args(annotation) for inner in types_in(part))]
+
+
 def test_every_setting_has_a_table():
     """A model that is added to the settings must be added to SECTIONS, and so to the page."""
     found, models = set(), [RunConfig]
     while models:
         model = models.pop()
         found.add(model)
-        models += [field.default.__class__ for field in model.model_fields.values() if isinstance(field.default, Settings)]
-        models += SETTINGS_BY_TRAINER.values() if model is RunConfig else []
+        for field in model.model_fields.values():
+            models += [inner for inner in types_in(field.annotation) if isinstance(inner, type) and issubclass(inner, Settings)]
     # The table of a behavior stands for every trainer: their settings differ in trainer_type and hyperparameters only.
-    assert found - {SACSettings} == set(SECTIONS.values())
+    assert found - {SACSettings, BehaviorSettings} == set(SECTIONS.values())
 
 
 def test_the_algorithm_page_has_every_hyperparameter_with_its_default():
-    rows = table(below(PPO, "Hyperparameters"))
-    nested = {"network_settings": NetworkSettings, "reward_signals.extrinsic": ExtrinsicSettings}
+    """Of the network settings some; docs/spaces.md has all of them."""
+    rows = {name: parse_value(default) for name, default in table(below(PPO, "Hyperparameters")).items()}
+    network = {f"network_settings.{name}": field.default for name, field in NetworkSettings.model_fields.items()}
+    assert len(network.keys() & rows) >= 4
     expected = {name: field.default for name, field in PPOHyperparameters.model_fields.items()}
-    expected |= {f"{path}.{name}": field.default for path, model in nested.items() for name, field in model.model_fields.items()}
+    expected |= {f"reward_signals.extrinsic.{name}": field.default for name, field in ExtrinsicSettings.model_fields.items()}
     expected |= {name: PPOSettings.model_fields[name].default for name in ("time_horizon", "max_steps")}
-    assert {name: parse_value(default) for name, default in rows.items()} == expected
+    assert rows == expected | {name: network[name] for name in network.keys() & rows}
+
+
+def test_the_page_of_spaces_has_every_key_that_it_is_about():
+    for model in (NetworkSettings, MemorySettings, ObservationSettings):
+        assert [name for name in model.model_fields if not re.search(rf"`[^`\n]*\b{name}\b[^`\n]*`", SPACES)] == []
+
+
+def test_the_page_of_spaces_has_the_smallest_images():
+    rows = re.findall(r"^\| `(\w+)` \| (\d+) × \2 \|", SPACES, re.MULTILINE)
+    assert {name: int(side) for name, side in rows} == SMALLEST_SIDE
 
 
 def test_the_algorithm_page_has_every_tag_that_the_trainer_logs():
@@ -160,7 +184,7 @@ def test_relative_links_lead_somewhere(page):
 @pytest.mark.parametrize("path", sorted((REPOSITORY / "yaml" / "ppo").glob("*.yaml")), ids=lambda path: path.stem)
 def test_ready_made_files_load_and_are_named_where_they_are_listed(path):
     assert load_config(path).warnings() == []
-    assert path.stem in PPO
+    assert path.stem in PPO or f"](../yaml/ppo/{path.name})" in SPACES
 
 
 def test_this_module_loads_neither_ray_nor_tensorflow():

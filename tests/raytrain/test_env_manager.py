@@ -16,6 +16,8 @@ from raytrain.messages import Credit, PolicyMessage
 from raytrain.queues import Item, LocalExchange
 from tests.raytrain.fakes import (
     BEHAVIOR,
+    MEMORY_SIZE,
+    PLAIN,
     SPEC,
     FakePolicy,
     ScriptedEnv,
@@ -24,6 +26,7 @@ from tests.raytrain.fakes import (
     versions_acted,
     weights_of,
 )
+from trainers.trajectory import row_bytes
 
 NAME = "env-manager-0"
 LONG_S = 30.0  # only ever waited out by a test that fails
@@ -32,8 +35,10 @@ LONG_S = 30.0  # only ever waited out by a test that fails
 class Alone:
     """One env manager whose policy messages are written by hand."""
 
-    def __init__(self, env: ScriptedEnv, time_horizon: int = 8, ship_early: bool = False, capacity: int = 1000, **more) -> None:
-        self.env, self.exchange, self.policy = env, LocalExchange(capacity), FakePolicy()
+    def __init__(
+        self, env: ScriptedEnv, time_horizon: int = 8, ship_early: bool = False, capacity: int = 1000, memory_size: int = MEMORY_SIZE, **more
+    ) -> None:
+        self.env, self.exchange, self.policy = env, LocalExchange(capacity), FakePolicy(memory_size)
         self.time_horizon = time_horizon
         self.serial = -1
         self.manager = EnvManager(
@@ -59,7 +64,8 @@ class Alone:
         items = []
         while self.exchange.waiting():
             items.append(self.exchange.take())
-            check_batch(items[-1][1], self.time_horizon)
+            is_masked = self.env.behaviors[BEHAVIOR].action.masked
+            check_batch(items[-1][1], self.time_horizon, is_masked, is_recurrent=self.policy.architecture.memory_size > 0)
         return items
 
 
@@ -202,6 +208,30 @@ def test_decisions_that_wait_for_credit_keep_their_observations() -> None:
     assert len(run.env.acted) > 20
 
 
+# -- masks and memory ------------------------------------------------------------------------------------------------
+
+
+def test_rows_have_the_memory_from_before_their_step_and_episodes_begin_without_any() -> None:
+    """C66, C70: a memory that counts steps, over horizon cuts, rounds, new versions and waits for credit; slots are used again."""
+    env = ScriptedEnv(num_envs=5, length=lambda slot, episode: 2 + (slot + episode) % 7, ready=random_subset(4))
+    run = Alone(env, time_horizon=3)
+    batches = []
+    for version in range(12):
+        run.publish(version, version, 9)
+        batches += [batch for _, batch in run.spend()]
+    memory, step = (np.concatenate([b.memory[:, 0] for b in batches]), np.concatenate([b.obs["obs"][:, 2] for b in batches]))
+    assert (memory == step).all() and step.max() >= 5 and (step == 0).sum() > 10
+    begin = np.concatenate([b.begin for b in batches])
+    assert (begin > 0).sum() > 10, "no trajectory continues an episode"
+
+
+def test_a_plain_environment_and_policy_leave_neither_masks_nor_memory() -> None:
+    run = Alone(ScriptedEnv(num_envs=3, spec=PLAIN, ready=random_subset(1)), memory_size=0)
+    run.publish(0, 0, 40)
+    ((_, batch),) = run.spend()
+    assert batch.action_mask is batch.memory is None and batch.rows >= 40
+
+
 # -- items -----------------------------------------------------------------------------------------------------------
 
 
@@ -219,6 +249,14 @@ def test_items_leave_by_age_only_where_the_clock_may_decide(monkeypatch: pytest.
 def test_items_leave_at_a_row_count(monkeypatch: pytest.MonkeyPatch) -> None:
     """An item is shipped when it holds enough finished rows, in lock-step too."""
     monkeypatch.setattr(raytrain.env_manager, "MAX_ITEM_ROWS", 20)
+    run = Alone(ScriptedEnv(num_envs=2, length=lambda slot, episode: 5))
+    run.publish(0, 0, 60)
+    assert [h.rows for h, _ in run.spend()] == [20, 20, 20]
+
+
+def test_items_leave_at_a_size(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rows of images are few to an item: one is shipped when it holds so many bytes."""
+    monkeypatch.setattr(raytrain.env_manager, "MAX_ITEM_BYTES", 20 * row_bytes(SPEC, MEMORY_SIZE) + 5)
     run = Alone(ScriptedEnv(num_envs=2, length=lambda slot, episode: 5))
     run.publish(0, 0, 60)
     assert [h.rows for h, _ in run.spend()] == [20, 20, 20]
@@ -349,7 +387,7 @@ def test_an_exception_in_an_env_reaches_the_caller() -> None:
 
 def test_random_numbers_continue_from_a_state() -> None:
     """The state is JSON; a manager that starts from it draws what the first one would have drawn."""
-    first, second = Alone(ScriptedEnv()), Alone(ScriptedEnv())
+    first, second = (Alone(ScriptedEnv(spec=PLAIN)) for _ in range(2))
     first.publish(0, 0, 20)
     first.spend()
     second.manager.load_state(json.loads(json.dumps(first.manager.state())))

@@ -5,6 +5,7 @@ Managers and trainer are a discrete-event toy that knows only the rules: random 
 
 from __future__ import annotations
 
+import math
 import random
 from collections import deque
 from dataclasses import dataclass, replace
@@ -180,8 +181,8 @@ def test_a_book_that_forgets_what_is_owed_runs_ahead() -> None:
     """The negative control for the limit."""
 
     class Careless(ReplayCredit):
-        def grant(self, version: int, wanted: int = 0, owed: int = 0) -> dict[str, Credit]:
-            return super().grant(version, wanted, 0)
+        def grant(self, version: int, wanted: int = 0, owed: int = 0, left: float = math.inf) -> dict[str, Credit]:
+            return super().grant(version, wanted, 0, left)
 
     world = World(agents=(8,), steps_per_update=0.125, whole_batches=True, trainer_speed=0.02)
     Toy(0, world).run(500)
@@ -193,11 +194,11 @@ def test_a_book_that_forgets_the_warm_up_gets_stuck() -> None:
     """The negative control for progress: a warm-up of more rows than `ahead`, of which some get lost."""
 
     class Stingy(ReplayCredit):
-        def grant(self, version: int, wanted: int = 0, owed: int = 0) -> dict[str, Credit]:
-            return super().grant(version, 0, owed + wanted)
+        def grant(self, version: int, wanted: int = 0, owed: int = 0, left: float = math.inf) -> dict[str, Credit]:
+            return super().grant(version, 0, owed + wanted, left)
 
-        def has_more(self, wanted: int, owed: int) -> bool:
-            return super().has_more(0, owed + wanted)
+        def has_more(self, wanted: int, owed: int, left: float = math.inf) -> bool:
+            return super().has_more(0, owed + wanted, left)
 
     world = World(agents=(2,), warm_up=500, lost=0.5)
     Toy(0, world).run(100)
@@ -418,3 +419,22 @@ def test_controller_and_trainer_agree_on_the_first_credit() -> None:
 def test_nobody_to_collect_is_refused() -> None:
     with pytest.raises(ValueError, match="at least one env manager"):
         ReplayCredit({}, 32, 0, lock_step=False)
+
+
+# -- the end of a run --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("lock_step", [False, True])
+def test_no_more_is_granted_than_the_run_has_left(lock_step: bool) -> None:
+    """With 10 of 1,000 agent steps left, each of two managers of 4 agents gets whole actions of its agents for them, and then nothing."""
+    book = ReplayCredit({"a": 4, "b": 4}, 64.0, 0, lock_step, left=10)
+    granted = sum(sum(credit.sizes) for credit in book.open(0).values())
+    assert 10 <= granted < 10 + 4 * 2
+    assert not book.has_more(0, 0, left=10 if not lock_step else 0)
+
+
+@pytest.mark.parametrize("lock_step", [False, True])
+def test_few_updates_do_not_make_rounds_endless(lock_step: bool) -> None:
+    """A warm-up that ends after the run: rounds end with the run."""
+    book = ReplayCredit({"a": 1}, 1e12, 10**9, lock_step, left=2_000)
+    assert sum(book.open(0)["a"].sizes) == 2_000

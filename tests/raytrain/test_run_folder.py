@@ -35,6 +35,7 @@ def results(tmp_path: Path) -> Path:
 def finish_run(results: Path, run_id: str = "a") -> Path:
     with RunFolder.create(results, run_id) as run:
         run.write_configuration("env: CartPole-v1\n")
+        (run.path / "checkpoints" / "000000").mkdir(parents=True)
         (run.behavior_path("CartPole") / "metrics.csv").write_text("1,2\n")
     return run.path
 
@@ -60,7 +61,8 @@ def live_run(results: Path, run_id: str, **flags: bool) -> Iterator[subprocess.P
     script = (
         "import sys\nfrom raytrain.run_folder import RunFolder\n"
         f"with RunFolder.create({str(results)!r}, {run_id!r}, **{flags!r}) as run:\n"
-        "    run.write_configuration('env: CartPole-v1')\n    print('locked', flush=True)\n    sys.stdin.readline()\n"
+        "    run.write_configuration('env: CartPole-v1')\n    (run.path / 'checkpoints' / '0').mkdir(parents=True, exist_ok=True)\n"
+        "    print('locked', flush=True)\n    sys.stdin.readline()\n"
     )
     process = subprocess.Popen([sys.executable, "-c", script], cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     try:
@@ -153,7 +155,7 @@ def test_force_moves_only_that_run_aside(results: Path) -> None:
             run.write_configuration("again")
         assert len(list((results / REPLACED).glob("a-*"))) == count
     first = min((results / REPLACED).iterdir())
-    assert sorted(p.name for p in first.iterdir()) == ["CartPole", "configuration.yaml"], "and no lock"
+    assert sorted(p.name for p in first.iterdir()) == ["CartPole", "checkpoints", "configuration.yaml"], "and no lock"
     assert content(results / "b") == neighbour
     assert list_runs(results) == ["a", "b"]
 
@@ -172,7 +174,7 @@ def test_a_run_that_cannot_be_moved_stays(results: Path, monkeypatch: pytest.Mon
     monkeypatch.setattr(os, "replace", refuse)
     with pytest.raises(RunFolderError, match="a file in it is open"):
         RunFolder.create(results, "a", force=True)
-    assert sorted(p.name for p in path.iterdir()) == ["CartPole", "configuration.yaml"]
+    assert sorted(p.name for p in path.iterdir()) == ["CartPole", "checkpoints", "configuration.yaml"]
 
 
 @pytest.mark.parametrize("flags", FLAGS)
@@ -262,6 +264,7 @@ def test_this_process_cannot_hold_a_run_twice(results: Path) -> None:
     """C98: a notebook cell that runs again says what to do."""
     with RunFolder.create(results, "a") as run:
         run.write_configuration("x")
+        (run.path / "checkpoints" / "000000").mkdir(parents=True)
         run.lock()
         with pytest.raises(RunFolderError, match="this very process.*restart the kernel"):
             RunFolder.create(results, "a", resume=True)
@@ -459,3 +462,13 @@ def test_behavior_folders_are_portable_and_never_the_runs_own(results: Path) -> 
 def test_an_empty_name_has_no_portable_form() -> None:
     with pytest.raises(ValueError, match="at least one character"):
         portable_name("")
+
+
+def test_a_run_that_saved_nothing_is_begun_anew(results: Path) -> None:
+    """Ended while it was still starting: its id is free again, and there is nothing to resume."""
+    with RunFolder.create(results, "a") as run:
+        run.write_configuration("env: CartPole-v1\n")
+    with pytest.raises(RunFolderError, match="ended before it saved anything. Start it again without --resume"):
+        RunFolder.create(results, "a", resume=True)
+    with RunFolder.create(results, "a") as run:
+        assert run.path == results.absolute() / "a" and not run.messages

@@ -28,7 +28,7 @@ def test_a_run_leaves_what_it_should(tmp_path):
     """Exact multiples, a balanced ledger, the ratio of steps and updates in the summaries, and a configuration that says sac."""
     summaries, labels = [], []
     run = train(tmp_path, config(), on_summary=summaries.append, on_checkpoint=lambda *c: labels.append(c[1]))
-    assert [s.step for s in summaries] == [50, 100, 150, 250] and labels[:3] == [0, 100, 200]
+    assert [s.step for s in summaries] == [50, 100, 150, 200] and labels[:3] == [0, 100, 200]
     ledger, steps, updates = (run.results[k] for k in ("ledger", "agent_steps", "updates"))
     assert ledger["produced"] == ledger["consumed"] + ledger["dropped_shutdown"]
     assert 0 < steps - 40 - updates <= 1, "an update for each step from 40 on"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from raytrain.other_names import COUNTERPARTS, NOT_AVAILABLE, OTHER_NAMES, OTHER_NAMES_UNDER
+from raytrain.other_names import COUNTERPARTS, NO_COUNTERPART, NOT_AVAILABLE, OTHER_NAMES, OTHER_NAMES_UNDER
 from raytrain.suggest import annotation_at, explain_unknown_key, explain_value, keys_at, trainer_type_at
 from trainers.settings import SETTINGS_BY_TRAINER, PPOHyperparameters, SACHyperparameters
 
@@ -101,7 +101,7 @@ def test_every_name_that_is_pointed_to_is_a_key():
         assert set(names.values()) <= known[trainer]
     for trainer, pairs in COUNTERPARTS.items():
         assert set(pairs.values()) <= known[trainer] and not set(pairs) & known[trainer]
-    assert not set(NOT_AVAILABLE) & (known["ppo"] | known["sac"])
+    assert not (set(NOT_AVAILABLE) | set(NO_COUNTERPART) | set(OTHER_NAMES)) & (known["ppo"] | known["sac"])
 
 
 def _paths(trainer):
@@ -109,7 +109,7 @@ def _paths(trainer):
     level = [()]
     while level:
         level = [(*path, key) for path in level for key in keys_at(path, trainer)]
-        level += [(*path, "A") for path in level if path == ("behaviors",)]
+        level += [(*path, "A") for path in level if path in (("behaviors",), ("behaviors", "A", "network_settings", "observations"))]
         yield from level
 
 
@@ -163,3 +163,53 @@ def test_values_of_other_libraries():
     assert explain_value("sde_steps", True) == explain_value("target_entropy", [1]) == explain_value("tau", "auto") == ""
     assert "write what it starts from" in advice("sac", "ent_coef", "auto")[0]
     assert advice("sac", "ent_coef", 0.2)[0].endswith("write learn_entcoef: false beside it if it is to stay 0.2")
+
+
+# -- networks and memory -----------------------------------------------------------------------------------------------
+
+NETWORK = "behaviors.A.network_settings"
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "beside", "words", "suggestion"),
+    [
+        ("use_recurrent", True, {}, f"write {NETWORK}.memory: {{}}", f"{NETWORK}.memory"),
+        (
+            "use_recurrent", True, {"sequence_length": 32, "memory_size": 256},
+            f"write {NETWORK}.memory: {{sequence_length: 32, memory_size: 256}}", f"{NETWORK}.memory",
+        ),
+        ("use_recurrent", False, {}, "no memory without network_settings.memory; remove it", ""),
+        ("use_lstm", True, {"lstm_cell_size": 64}, f"write {NETWORK}.memory: {{memory_size: 128}}", f"{NETWORK}.memory"),
+        ("lstm_hidden_size", 256, {}, f"write {NETWORK}.memory.memory_size: 512", f"{NETWORK}.memory.memory_size"),
+        ("lstm_cell_size", "big", {}, f"write {NETWORK}.memory.memory_size = 2 × lstm_cell_size", f"{NETWORK}.memory.memory_size"),
+        ("sequence_length", 32, {}, f"it belongs at {NETWORK}.memory.sequence_length", f"{NETWORK}.memory.sequence_length"),
+        ("memory_size", 256, {}, f"it belongs at {NETWORK}.memory.memory_size", f"{NETWORK}.memory.memory_size"),
+        ("burn_in", 4, {}, f"it belongs at {NETWORK}.memory.burn_in", f"{NETWORK}.memory.burn_in"),
+        ("max_seq_len", 20, {}, f"it belongs at {NETWORK}.memory.sequence_length", f"{NETWORK}.memory.sequence_length"),
+        ("net_arch", [64, 64], {}, "it is called layers here", "layers"),
+        ("fcnet_hiddens", [64, 64], {}, "it is called layers here", "layers"),
+        ("encoder", "resnet", {}, f"it belongs at {NETWORK}.observations.<observation>.encoder", f"{NETWORK}.observations.<observation>.encoder"),
+        ("n_stack", 4, {}, "it belongs at env_settings.frame_stack", "env_settings.frame_stack"),
+        ("frame_skip", 4, {}, "it belongs at env_settings.action_repeat", "env_settings.action_repeat"),
+        ("conv_filters", [[16, 8, 4]], {}, "choose network_settings.vis_encode_type, or write a Keras model of your own", ""),
+        ("policy", "CnnPolicy", {}, "the encoder of images is network_settings.vis_encode_type", ""),
+        ("goal_conditioning_type", "hyper", {}, "known from ML-Agents: goal signals are not available here yet", ""),
+    ],
+)
+def test_networks_and_memory_of_other_libraries(key, value, beside, words, suggestion):
+    said, suggested = advice("ppo", key, value, section="network_settings", **beside)
+    assert words in said and suggested == suggestion
+
+
+def test_the_observation_is_named_where_the_path_has_one():
+    data = config("ppo", "network_settings", observations={"camera": {"encodr": "resnet"}})
+    said, suggested = explain_unknown_key(("behaviors", "A", "network_settings", "observations", "camera", "encodr"), "resnet", data)
+    assert (said, suggested) == ("did you mean encoder?", "encoder")
+    data = {"default_settings": {"scale": True}}
+    assert explain_unknown_key(("default_settings", "scale"), True, data)[1] == "default_settings.network_settings.observations.<observation>.scale"
+
+
+def test_values_of_other_libraries_for_encoders_and_memory():
+    assert explain_value("vis_encode_type", "impala") == "write resnet"
+    assert explain_value("memory", True) == "write {} to take every default of it"
+    assert explain_value("memory", False) == "write null, or remove it"

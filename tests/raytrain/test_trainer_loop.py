@@ -13,7 +13,7 @@ from raytrain.queues import LocalExchange
 from raytrain.stats import Summary
 from raytrain.trainer_loop import CheckpointDue, TrainerLoop
 from tests.raytrain.fake_run import FakeRun
-from tests.raytrain.fakes import BEHAVIOR, SPEC, RecorderTrainer, ScriptedEnv, observe, reward_of
+from tests.raytrain.fakes import BEHAVIOR, MEMORY_SIZE, SPEC, RecorderTrainer, ScriptedEnv, mask_of, memory_of, observe, reward_of
 from trainers.settings import PPOHyperparameters, PPOSettings
 from trainers.trajectory import TrajectoryBatch, empty_batch
 
@@ -22,16 +22,18 @@ ENDLESS = 10**9
 
 def batch_of(rows: int, version: int = 0, episode: int = 0) -> TrajectoryBatch:
     """One trajectory of `rows` steps of slot 0 that ends its episode."""
-    batch = empty_batch(SPEC)
+    batch = empty_batch(SPEC, MEMORY_SIZE)
     if not rows:
         return batch
     step, same = np.arange(rows), np.full(rows, episode)
     batch.obs = observe(step * 0, same, step)
     batch.continuous = np.stack([np.full(rows, version), step], axis=-1).astype(np.float32)
-    batch.discrete = np.zeros((rows, 1), np.int32)
+    batch.action_mask, batch.memory = mask_of(step * 0, same, step), memory_of(step * 0, step)
+    batch.discrete = batch.action_mask.argmax(axis=1)[:, None].astype(np.int32)
     batch.log_prob = -(same * 256 + step).astype(np.float32)
     batch.reward, batch.version = reward_of(step * 0, same, step), np.full(rows, version, np.int64)
     batch.length, batch.agent_id, batch.episode_id = np.array([rows], np.int32), np.zeros(1, np.int64), np.full(1, episode)
+    batch.begin, batch.next_action_mask = np.zeros(1, np.int64), mask_of(np.zeros(1), same[:1], np.array([rows]))
     batch.next_obs = observe(np.zeros(1), same[:1], np.array([rows]))
     batch.terminated, batch.truncated = np.ones(1, bool), np.zeros(1, bool)
     batch.episode_return, batch.episode_length = np.array([float(rows)]), np.array([rows])

@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from trainers.distributions import Categorical, DiagonalGaussian, joint
+from trainers.distributions import BLOCK, WIDE, Categorical, DiagonalGaussian, joint
 
 
 def f32(values):
@@ -81,10 +81,10 @@ def test_masked_choice_has_probability_exactly_0():
     assert categorical.entropy()[0] == pytest.approx(0.36533, abs=1e-5)
 
 
-def test_masked_choices_are_never_sampled_nor_the_mode():
+@pytest.mark.parametrize("n, choices", [(20_000, 4), (200, 2 * WIDE + 1)])
+def test_masked_choices_are_never_sampled_nor_the_mode(n, choices):
     """C63: also first and last choices, and with a masked logit far above the others."""
     rng = np.random.default_rng(3)
-    n, choices = 20_000, 4
     mask = rng.random((n, choices)) < 0.5
     mask[np.arange(n), rng.integers(0, choices, n)] = True
     logits = f32(rng.normal(size=(n, choices)))
@@ -102,7 +102,7 @@ class FixedUniform:
     def __init__(self, value):
         self.value = value
 
-    def random(self, size, dtype):
+    def random(self, size, dtype=np.float64):
         return np.full(size, self.value, dtype)
 
 
@@ -114,6 +114,57 @@ def test_extreme_uniform_numbers_stay_within_the_allowed_choices():
     for uniform in (FixedUniform(0.0), FixedUniform(1 - 2**-24)):
         assert set(Categorical(logits, mask).sample(uniform)) <= {2, 3, 4}
         assert set(Categorical(logits).sample(uniform)) <= set(range(7))
+
+
+@pytest.mark.parametrize("value", [0.0, 1 - 2**-53])
+def test_extreme_uniform_numbers_stay_within_the_allowed_choices_of_thousands(value):
+    """The allowed ones begin and end within a block or at its edge."""
+    rng = np.random.default_rng(4)
+    logits = f32(rng.normal(size=(500, 1_000)) * 4)
+    for allowed in (slice(130, 190), slice(0, 64), slice(63, 65), slice(970, 1_000), slice(7, 8), slice(3, 997)):
+        mask = np.zeros(logits.shape, bool)
+        mask[:, allowed] = True
+        choice = Categorical(logits, mask).sample(FixedUniform(value))
+        edge = allowed.start if value == 0 else allowed.stop - 1
+        assert (choice == edge).all()
+    assert (Categorical(logits).sample(FixedUniform(value)) == (0 if value == 0 else 999)).all()
+
+
+@pytest.mark.parametrize("order", ["C", "F"])
+@pytest.mark.parametrize("choices", [WIDE - 1, WIDE, WIDE + 1, 5_000, 100 * BLOCK])
+@pytest.mark.parametrize("masked", [False, True])
+def test_thousands_of_choices_agree_with_float64(choices, order, masked):
+    rng = np.random.default_rng(5)
+    logits = f32(rng.normal(size=(4, choices)) * 2)
+    logits[1, 0] = 9  # the first one takes nearly everything: a running float32 sum would lose most of the rest
+    mask = rng.random(logits.shape) < 0.3 if masked else None
+    if masked:
+        mask[:, 0] = True
+    categorical = Categorical(np.asarray(logits, order=order), mask)
+    allowed = logits.astype(np.float64) if mask is None else np.where(mask, logits.astype(np.float64), -np.inf)
+    p = np.exp(allowed - allowed.max(axis=1, keepdims=True))
+    p /= p.sum(axis=1, keepdims=True)
+    np.testing.assert_allclose(categorical.probs, p, rtol=3e-6)
+    if masked:
+        assert (categorical.probs[~mask] == 0.0).all() and (categorical.log_probs[~mask] == -np.inf).all()
+        assert (categorical.log_prob(np.argmin(mask, axis=1)) == -np.inf).all()
+    np.testing.assert_allclose(categorical.entropy(), [-(q[q > 0] * np.log(q[q > 0])).sum() for q in p], rtol=2e-6)
+    likeliest = p.argmax(axis=1)
+    np.testing.assert_array_equal(categorical.mode(), likeliest)
+    np.testing.assert_allclose(categorical.log_prob(likeliest), np.log(p.max(axis=1)), rtol=3e-6, atol=2e-7)
+    assert categorical.probs.dtype == categorical.log_prob(likeliest).dtype == categorical.entropy().dtype == np.float32
+
+
+def test_samples_of_thousands_follow_the_probabilities():
+    """Each of the 1,000 rare ones has 1e-4; a tenth of the samples is theirs."""
+    logits = np.zeros(1_001)
+    logits[0] = math.log(0.9 / 1e-4)
+    choice = Categorical(f32(np.tile(logits, (20_000, 1)))).sample(np.random.default_rng(6))
+    assert choice.dtype == np.int32
+    assert np.mean(choice > 0) == pytest.approx(0.1, abs=0.01)
+    rare = choice[choice > 0]
+    assert rare.mean() == pytest.approx(500.5, abs=25)
+    assert np.bincount((rare - 1) // 100, minlength=10).min() > 100
 
 
 def test_row_without_an_allowed_choice_is_an_error_that_names_the_row():

@@ -155,8 +155,8 @@ def test_samples_have_the_variance_of_the_marginal_that_log_prob_uses():
     n = 40_000
     policy, weights = gsde_policy()
     obs = {"obs": np.tile(np.array([[0.5, -1.0, 2.0]], np.float32), (n, 1))}
-    mean, _ = slow_heads(SPEC, policy.network, weights, obs, 0)
-    log_std = np.array(slow_log_std(SPEC, policy.network, weights, obs, 0, "gsde"))
+    mean, _ = slow_heads(policy.architecture, weights, obs, 0)
+    log_std = np.array(slow_log_std(policy.architecture, weights, obs, 0, "gsde"))
     for options in ({"agent_id": np.arange(n), "first": np.ones(n, bool)}, {}):
         out = policy.act(obs, np.random.default_rng(6), **options)
         u = np.arctanh(out.actions.continuous.astype(np.float64))
@@ -190,8 +190,8 @@ def test_every_agent_has_the_displacement_of_its_features_and_its_noise():
     epsilon = np.random.default_rng(9).standard_normal((5, 2, 8), dtype=np.float32).astype(np.float64)
     std = np.exp(weights["actor/log_std"].astype(np.float64)).T
     for i in range(5):
-        mean, _ = slow_heads(SPEC, policy.network, weights, obs, i)
-        z = np.array(slow_features(SPEC, policy.network, weights, obs, i))
+        mean, _ = slow_heads(policy.architecture, weights, obs, i)
+        z = np.array(slow_features(policy.architecture, weights, obs, i))
         np.testing.assert_allclose(np.tanh(u[i]), np.tanh(mean + (epsilon[i] * std) @ z), atol=3e-6)
 
 

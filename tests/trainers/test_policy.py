@@ -11,8 +11,10 @@ import numpy as np
 import pytest
 
 from envs.specs import ActionSpec, BehaviorSpec, ObservationSpec
-from tests.trainers.policies import ACTIONS, ACTIVATIONS, OBS, TWO_OBS, observe, policy_and_weights, slow_heads
-from trainers.networks import initial_weights, policy_layout
+from tests.trainers.policies import ACTIONS, ACTIVATIONS, MIXED_OBS, OBS, TWO_OBS, observe, policy_and_weights, slow_heads
+from trainers.architecture import architecture
+from trainers.initial_weights import initial_weights
+from trainers.networks import policy_layout
 from trainers.normalizer import NormalizerHistory
 from trainers.policy import Policy
 from trainers.settings import NetworkSettings
@@ -33,7 +35,7 @@ def slow_log_prob_and_entropy(spec, mean, branches, weights, continuous, discret
 
 @pytest.mark.parametrize("action", ACTIONS)
 @pytest.mark.parametrize("normalize", [False, True])
-@pytest.mark.parametrize("observations", [OBS, TWO_OBS])
+@pytest.mark.parametrize("observations", [OBS, TWO_OBS, MIXED_OBS], ids=["one", "two", "mixed"])
 def test_log_prob_and_entropy_of_sampled_actions(action, normalize, observations):
     """C56 and C58: the joint log-prob belongs to the action that is returned, unclipped."""
     spec = BehaviorSpec(observations, ACTIONS[action])
@@ -44,7 +46,7 @@ def test_log_prob_and_entropy_of_sampled_actions(action, normalize, observations
     assert out.actions.discrete.shape == (6, len(spec.action.discrete_branches)) and out.actions.discrete.dtype == np.int32
     assert out.log_prob.dtype == out.entropy.dtype == np.float32
     for i in range(6):
-        heads = slow_heads(spec, policy.network, weights, obs, i)
+        heads = slow_heads(policy.architecture, weights, obs, i)
         expected = slow_log_prob_and_entropy(spec, *heads, weights, out.actions.continuous[i], out.actions.discrete[i])
         assert (out.log_prob[i], out.entropy[i]) == pytest.approx(expected, abs=1e-5)
 
@@ -57,9 +59,49 @@ def test_deterministic_action_is_the_mean_and_the_most_likely_choice(activation,
     obs = observe(spec, np.random.default_rng(3), 5)
     out = policy.act(obs, np.random.default_rng(4), deterministic=True)
     for i in range(5):
-        mean, branches = slow_heads(spec, policy.network, weights, obs, i)
+        mean, branches = slow_heads(policy.architecture, weights, obs, i)
         np.testing.assert_allclose(out.actions.continuous[i], mean, atol=2e-6)
         assert out.actions.discrete[i, 0] == np.argmax(branches[0])
+
+
+@pytest.mark.parametrize("layers", [(), (5,), (8, 3, 8)])
+@pytest.mark.parametrize("observations", [OBS, TWO_OBS], ids=["one", "two"])
+def test_layers_of_any_widths_and_number(layers, observations):
+    """Without any layer the heads stand on the observation itself, which stays as it is."""
+    spec = BehaviorSpec(observations, ACTIONS["hybrid"])
+    policy, weights = policy_and_weights(spec, layers=layers)
+    obs = observe(spec, np.random.default_rng(3), 5)
+    seen = {name: x.copy() for name, x in obs.items()}
+    out = policy.act(obs, np.random.default_rng(4), deterministic=True)
+    for i in range(5):
+        mean, branches = slow_heads(policy.architecture, weights, obs, i)
+        np.testing.assert_allclose(out.actions.continuous[i], mean, rtol=1e-5, atol=1e-5)
+        assert out.actions.discrete[i, 0] == np.argmax(branches[0])
+    for name, x in obs.items():
+        np.testing.assert_array_equal(x, seen[name])
+
+
+def test_numbers_are_normalised_one_by_one_as_asked():
+    """Choices and flags are not; one observation is left out by name."""
+    spec = BehaviorSpec((*MIXED_OBS, ObservationSpec("raw", (2,))), ACTIONS["box"])
+    policy, weights = policy_and_weights(spec, normalize=True, observations={"raw": {"normalize": False}})
+    assert [name for name in weights if name.startswith("normalizer/")] == ["normalizer/speed/mean", "normalizer/speed/std"]
+    weights["normalizer/speed/mean"][:] = 1e3
+    policy.set_weights(weights, 1)
+    obs = observe(spec, np.random.default_rng(3), 5)
+    obs["speed"] += np.float32(1e3)
+    out = policy.act(obs, np.random.default_rng(4), deterministic=True)
+    for i in range(5):
+        np.testing.assert_allclose(out.actions.continuous[i], slow_heads(policy.architecture, weights, obs, i)[0], atol=1e-4)
+
+
+def test_choice_out_of_range_is_refused_by_name():
+    spec = BehaviorSpec(MIXED_OBS, ACTIONS["box"])
+    policy, _ = policy_and_weights(spec)
+    obs = observe(spec, np.random.default_rng(3), 2)
+    obs["kind"][1, 1] = 1
+    with pytest.raises(ValueError, match=r"Expected observation 'kind' element 1 from -1 to 0, received 1 in row 1"):
+        policy.act(obs, np.random.default_rng(0))
 
 
 @pytest.mark.parametrize("activation", ACTIVATIONS)
@@ -67,7 +109,7 @@ def test_deterministic_action_is_the_mean_and_the_most_likely_choice(activation,
 def test_activations_far_from_0_neither_warn_nor_overflow(activation):
     spec = BehaviorSpec((ObservationSpec("obs", (1,)),), ActionSpec("box", continuous_size=1))
     network = NetworkSettings(hidden_units=1, num_layers=1, activation=activation)
-    weights = {name: np.zeros(shape, np.float32) for name, shape in policy_layout(spec, network).items()}
+    weights = {name: np.zeros(shape, np.float32) for name, shape in policy_layout(architecture(spec, network)).items()}
     weights["actor/dense_0/kernel"][:] = weights["actor/mean/kernel"][:] = 1
     policy = Policy(spec, network)
     policy.set_weights(weights, 0)
@@ -79,9 +121,10 @@ def test_activations_far_from_0_neither_warn_nor_overflow(activation):
 
 @pytest.mark.parametrize("action", ACTIONS)
 @pytest.mark.parametrize("normalize", [False, True])
-def test_one_observation_acts_as_it_does_in_a_batch(action, normalize):
+@pytest.mark.parametrize("observations", [TWO_OBS, MIXED_OBS], ids=["two", "mixed"])
+def test_one_observation_acts_as_it_does_in_a_batch(action, normalize, observations):
     """C91: 100 observations, one by one and together, also in batches of changing size."""
-    spec = BehaviorSpec(TWO_OBS, ACTIONS[action])
+    spec = BehaviorSpec(observations, ACTIONS[action])
     policy, _ = policy_and_weights(spec, normalize=normalize)
     obs, rng = observe(spec, np.random.default_rng(5), 100), np.random.default_rng(6)
     single = [policy.act({k: v[i : i + 1] for k, v in obs.items()}, rng, deterministic=True) for i in range(100)]
@@ -163,15 +206,15 @@ def test_masked_actions_are_never_taken():
     rng = np.random.default_rng(9)
     n = 500
     obs = observe(spec, rng, n)
-    mask = tuple(rng.random((n, size)) < 0.5 for size in (2, 4, 1))
+    mask = [rng.random((n, size)) < 0.5 for size in (2, 4, 1)]
     for m in mask:
         m[np.arange(n), rng.integers(0, m.shape[1], n)] = True
     for deterministic in (False, True):
-        out = policy.act(obs, rng, deterministic, mask)
+        out = policy.act(obs, rng, deterministic, np.concatenate(mask, axis=1))
         for b, m in enumerate(mask):
             assert m[np.arange(n), out.actions.discrete[:, b]].all()
     for i in range(20):
-        _, branches = slow_heads(spec, policy.network, weights, obs, i)
+        _, branches = slow_heads(policy.architecture, weights, obs, i)
         allowed = [np.where(m[i], logits, -np.inf) for m, logits in zip(mask, branches, strict=True)]
         p = [np.exp(x) / np.exp(x).sum() for x in allowed]
         taken = [q[c] for q, c in zip(p, out.actions.discrete[i], strict=True)]
@@ -184,12 +227,19 @@ def test_masks_that_do_not_fit_are_refused():
     spec = BehaviorSpec(OBS, ACTIONS["multi_discrete"])
     policy, _ = policy_and_weights(spec)
     obs = observe(spec, np.random.default_rng(0), 2)
-    full = [np.ones((2, size), bool) for size in (2, 4, 1)]
-    with pytest.raises(ValueError, match=r"one action mask per discrete branch \(3\), received 2"):
-        policy.act(obs, np.random.default_rng(0), action_mask=tuple(full[:2]))
-    full[1][1] = False
+    for mask in (np.ones((2, 6), bool), np.ones((1, 7), bool), np.ones(7, bool), np.ones((2, 7), np.int8)):
+        with pytest.raises(ValueError, match=r"Expected action_mask bool \[2, 7\], .*received (bool|int8) \["):
+            policy.act(obs, np.random.default_rng(0), action_mask=mask)
+    mask = np.ones((2, 7), bool)
+    mask[1, 2:6] = False
     with pytest.raises(ValueError, match=r"at least one allowed action .* branch 1, .*1 of 2 rows \(first rows: \[1\]\)"):
-        policy.act(obs, np.random.default_rng(0), action_mask=tuple(full))
+        policy.act(obs, np.random.default_rng(0), action_mask=mask)
+
+
+def test_a_policy_without_branches_takes_no_mask():
+    policy, _ = policy_and_weights(BehaviorSpec(OBS, ACTIONS["box"]))
+    with pytest.raises(ValueError, match=r"Expected action_mask bool \[1, 0\]"):
+        policy.act({"obs": np.zeros((1, 3), np.float32)}, np.random.default_rng(0), action_mask=np.ones((1, 2), bool))
 
 
 def test_observation_of_another_shape_is_refused():
@@ -211,7 +261,7 @@ def test_new_weights_and_version_take_effect_together():
     np.testing.assert_array_equal(again.log_prob, old.log_prob)
     policy.set_weights(weights, 4)
     assert policy.version == 4
-    expected = [slow_heads(spec, policy.network, weights, obs, i)[0] for i in range(2)]
+    expected = [slow_heads(policy.architecture, weights, obs, i)[0] for i in range(2)]
     np.testing.assert_allclose(policy.act(obs, rng, deterministic=True).actions.continuous, expected, rtol=1e-6)
 
 
@@ -238,9 +288,9 @@ def test_acting_without_weights_is_an_error():
 def test_initial_weights_make_an_almost_uniform_policy():
     spec = BehaviorSpec(OBS, ACTIONS["hybrid"])
     network = NetworkSettings(normalize=True)
-    weights = initial_weights(spec, network, np.random.default_rng(0), initial_std=0.5)
+    weights = initial_weights(architecture(spec, network), np.random.default_rng(0), initial_std=0.5)
     policy = Policy(spec, network)
-    policy.set_weights({name: weights[name] for name in policy_layout(spec, network)}, 0)
+    policy.set_weights({name: weights[name] for name in policy_layout(policy.architecture)}, 0)
     out = policy.act(observe(spec, np.random.default_rng(1), 50), np.random.default_rng(2), deterministic=True)
     expected = 2 * (0.5 * math.log(2 * math.pi * math.e) + math.log(0.5)) + math.log(3)
     np.testing.assert_allclose(out.entropy, expected, atol=1e-2)
@@ -251,7 +301,7 @@ def test_policy_sees_exactly_what_the_trainer_normalises():
     """C51 and C53: a policy with published statistics acts as one without a normaliser does on the trainer's inputs."""
     spec = BehaviorSpec(OBS, ACTIONS["box"])
     rng = np.random.default_rng(10)
-    history = NormalizerHistory(spec)
+    history = NormalizerHistory(architecture(spec, NetworkSettings(normalize=True)))
     history.update({"obs": rng.normal(size=(200, 3)).astype(np.float32) * [1000, 1, 1e-3] + [0, 5, 1800]})
     statistics = history.publish(0)
     policy, weights = policy_and_weights(spec, normalize=True)
@@ -259,7 +309,7 @@ def test_policy_sees_exactly_what_the_trainer_normalises():
     plain = Policy(spec, NetworkSettings(hidden_units=8, activation="tanh"))
     plain.set_weights({name: w for name, w in weights.items() if not name.startswith("normalizer/")}, 0)
     obs = {"obs": (rng.normal(size=(40, 3)) * [1000, 1, 1e-3] + [0, 5, 1800]).astype(np.float32)}
-    inputs = {"obs": history.normalize(obs, np.zeros(40, np.int64))}
+    inputs = {"obs": history.normalize(obs, np.zeros(40, np.int64)).vector}
     one, two = (p.act(o, np.random.default_rng(0), deterministic=True) for p, o in ((policy, obs), (plain, inputs)))
     np.testing.assert_array_equal(one.actions.continuous, two.actions.continuous)
 

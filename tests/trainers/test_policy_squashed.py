@@ -9,7 +9,7 @@ import pytest
 
 from envs.specs import BehaviorSpec
 from tests.trainers.policies import ACTIONS, OBS, TWO_OBS, observe, policy_and_weights, slow_heads, slow_log_std
-from trainers.networks import initial_actor
+from trainers.initial_weights import initial_actor
 from trainers.policy import Policy
 from trainers.settings import NetworkSettings
 
@@ -39,8 +39,8 @@ def test_actions_log_prob_and_entropy(distribution, action, normalize, observati
     assert out.actions.continuous.shape == (6, 2) and out.actions.continuous.dtype == np.float32
     assert out.log_prob.shape == out.entropy.shape == (6,) and out.log_prob.dtype == out.entropy.dtype == np.float32
     for i in range(6):
-        mean, branches = slow_heads(spec, policy.network, weights, obs, i)
-        log_std = slow_log_std(spec, policy.network, weights, obs, i, distribution)
+        mean, branches = slow_heads(policy.architecture, weights, obs, i)
+        log_std = slow_log_std(policy.architecture, weights, obs, i, distribution)
         u = np.array(mean) + np.exp(log_std) * noise[i]
         np.testing.assert_allclose(out.actions.continuous[i], np.tanh(u), atol=2e-6)
         log_prob = slow_log_density(u, mean, log_std)
@@ -65,11 +65,11 @@ def test_deterministic_action_is_the_tanh_of_the_mean_and_the_most_likely_choice
     out = policy.act(obs, rng, deterministic=True)
     assert rng.bit_generator.state == before
     for i in range(5):
-        mean, branches = slow_heads(spec, policy.network, weights, obs, i)
+        mean, branches = slow_heads(policy.architecture, weights, obs, i)
         np.testing.assert_allclose(out.actions.continuous[i], np.tanh(mean), atol=2e-6)
         assert out.actions.discrete[i, 0] == np.argmax(branches[0])
         p = np.exp(branches[0]) / np.exp(branches[0]).sum()
-        log_std = slow_log_std(spec, policy.network, weights, obs, i, distribution)
+        log_std = slow_log_std(policy.architecture, weights, obs, i, distribution)
         assert out.log_prob[i] == pytest.approx(slow_log_density(mean, mean, log_std) + math.log(p.max()), abs=3e-5)
 
 
@@ -188,7 +188,7 @@ def test_new_squashed_policy_hardly_depends_on_the_observation():
     """Mean about 0 and sigma about 1, so sampled actions are spread over the whole range."""
     spec, network = BehaviorSpec(OBS, ACTIONS["box"]), NetworkSettings()
     policy = Policy(spec, network, "squashed_gaussian")
-    policy.set_weights(initial_actor(spec, network, np.random.default_rng(0), "squashed_gaussian"), 0)
+    policy.set_weights(initial_actor(policy.architecture, np.random.default_rng(0), "squashed_gaussian"), 0)
     obs = observe(spec, np.random.default_rng(1), 4_000)
     assert (np.abs(policy.act(obs, np.random.default_rng(2), deterministic=True).actions.continuous) < 0.1).all()
     u = np.arctanh(policy.act(obs, np.random.default_rng(2)).actions.continuous.astype(np.float64))

@@ -6,24 +6,40 @@ import numpy as np
 import pytest
 
 from envs.specs import ActionSpec, BehaviorSpec
-from tests.trainers.contract import TRAJECTORIES, Driver, OnPolicyContract, same_tensors
-from tests.trainers.rollouts import ACTIONS, BOTH, BOX, CUT, DISCRETE, MULTI_DISCRETE, TERMINATED, TRUNCATED, rollout, spec_of
-from trainers.networks import initial_weights
+from tests.trainers.contract import TRAJECTORIES, Driver, OnPolicyContract, same_tensors, through_json
+from tests.trainers.rollouts import (
+    ACTIONS,
+    BOTH,
+    BOX,
+    CUT,
+    DISCRETE,
+    MASKED_DISCRETE,
+    MASKED_HYBRID,
+    MASKED_MULTI_DISCRETE,
+    MULTI_DISCRETE,
+    TERMINATED,
+    TRUNCATED,
+    network_of,
+    rollout,
+    spec_of,
+    trajectories_of,
+)
+from trainers.architecture import architecture
+from trainers.initial_weights import initial_weights
+from trainers.inputs import NetworkInputs
 from trainers.ppo import PPOTrainer
 from trainers.ppo_graph import STATISTICS
 from trainers.ppo_update import PPORows, UpdateResult
 from trainers.settings import PPOSettings
 from trainers.trajectory import TrajectoryBatch
 
-SMALL = {"hidden_units": 8, "num_layers": 1, "activation": "tanh"}
-
 
 def settings_of(
-    normalize: bool = False, strength: float = 1.0, gamma: float = 0.9, max_steps: int = 1_000, **hyper
+    normalize: bool = False, memory: bool = False, strength: float = 1.0, gamma: float = 0.9, max_steps: int = 1_000, **hyper
 ) -> PPOSettings:
     return PPOSettings.model_validate({
         "hyperparameters": {"batch_size": 16, "buffer_size": 40, "num_epoch": 3, "learning_rate": 0.01, "lambd": 0.8, **hyper},
-        "network_settings": {**SMALL, "normalize": normalize},
+        "network_settings": network_of(memory, normalize=normalize),
         "reward_signals": {"extrinsic": {"gamma": gamma, "strength": strength}},
         "max_steps": max_steps,
     })
@@ -31,15 +47,19 @@ def settings_of(
 
 def trainer_of(spec: BehaviorSpec, settings: PPOSettings, seed: int = 0, max_rows: int = 100) -> PPOTrainer:
     hyper = settings.hyperparameters
-    weights = initial_weights(
-        spec, settings.network_settings, np.random.default_rng(seed), hyper.initial_std, shared_critic=hyper.shared_critic
-    )
+    arch = architecture(spec, settings.network_settings)
+    weights = initial_weights(arch, np.random.default_rng(seed), hyper.initial_std, shared_critic=hyper.shared_critic)
     return PPOTrainer(spec, settings, np.random.SeedSequence(seed), max_rows, weights)
 
 
-def driver_of(action: ActionSpec = DISCRETE, seed: int = 0, max_rows: int = 100, size: int = 3, **changes) -> Driver:
-    spec, settings = spec_of(action, size), settings_of(**changes)
-    return Driver(trainer_of(spec, settings, seed, max_rows), spec, settings.network_settings, seed)
+def driver_of(
+    action: ActionSpec = DISCRETE, seed: int = 0, max_rows: int = 100, size: int = 3, observations: str = "vector",
+    horizon: int | None = None, **changes,
+) -> Driver:
+    spec, settings = spec_of(action, size, observations), settings_of(**changes)
+    d = Driver(trainer_of(spec, settings, seed, max_rows), spec, settings.network_settings, seed)
+    d.horizon = horizon
+    return d
 
 
 class PPOContract(OnPolicyContract):
@@ -74,6 +94,39 @@ class TestRewardScalingAndTargetKL(PPOContract):
         return settings_of(reward_scaling=True, target_kl=0.5, max_grad_norm=None, value_clip=False, **hyperparameters)
 
 
+class TestImages(PPOContract):
+    """A network that XLA does not compile."""
+
+    action = DISCRETE
+    observations = "image"
+
+    def settings(self, **hyperparameters):
+        settings = settings_of(shared_critic=True, **hyperparameters)
+        return settings.model_copy(update={"network_settings": network_of(vis_encode_type="match3")})
+
+    def test_state_of_another_network_is_refused(self):
+        """See the other classes: this one has no such layer."""
+
+
+class TestDictMasksAndMemory(PPOContract):
+    """Everything at once: observations of every kind, normalised, masks, sequences across trajectories, hybrid actions."""
+
+    action = MASKED_HYBRID
+    observations = "dict"
+    horizon = 5
+
+    def settings(self, **hyperparameters):
+        return settings_of(memory=True, **hyperparameters)
+
+
+class TestMemorySharedCritic(PPOContract):
+    action = DISCRETE
+    horizon = 5
+
+    def settings(self, **hyperparameters):
+        return settings_of(memory=True, shared_critic=True, **hyperparameters)
+
+
 def learnt_from(trainer: PPOTrainer) -> list[PPORows]:
     """The rows of every later update, in the list returned."""
     rows, update = [], trainer._program.update
@@ -82,9 +135,9 @@ def learnt_from(trainer: PPOTrainer) -> list[PPORows]:
 
 
 def targets_of(batch: TrajectoryBatch, value, **changes) -> PPORows:
-    """What an update would learn from `batch` with a critic `value`: inputs ``[N, I]`` -> ``[N]``."""
+    """What an update would learn from `batch` with a critic `value`: vectors ``[N, I]`` -> ``[N]``."""
     trainer, rows = driver_of(buffer_size=16, normalize_advantages=False, **changes).trainer, []
-    trainer._program.values = lambda x: value(x)[:, None].astype(np.float32)
+    trainer._program.values = lambda x: value(x.vector)[:, None].astype(np.float32)
     trainer._program.update = lambda r, *rest: rows.append(r) or UpdateResult(dict.fromkeys(STATISTICS, 0.0), 1, 0.0)
     trainer.process(batch, "manager")
     trainer.update()
@@ -181,13 +234,20 @@ def test_values_that_are_not_finite_are_refused(column, normalize):
     assert d.trainer.rows_held == 0
 
 
-def test_masked_actions_are_refused():
-    d = driver_of()
+@pytest.mark.parametrize(("action", "memory", "message"), [
+    (DISCRETE, False, r"action_mask of shape None, received \(32, 3\)"),
+    (MASKED_DISCRETE, False, r"action_mask of shape \(32, 3\), received None"),
+    (DISCRETE, True, r"memory of shape \(32, 6\), received None"),
+], ids=["mask", "no mask", "no memory"])
+def test_rows_of_another_space_or_network_are_refused(action, memory, message):
+    d = driver_of(action, memory=memory)
     batch = d.collect()
-    batch.action_mask = np.ones((batch.rows, 3), bool)
-    with pytest.raises(ValueError, match="without action masks"):
+    batch.action_mask = None if action.masked else np.ones((batch.rows, 3), bool)
+    if memory:
+        batch.action_mask = batch.memory = None
+    with pytest.raises(ValueError, match=message):
         d.trainer.process(batch)
-    assert d.trainer.agent_steps == 0
+    assert d.trainer.agent_steps == d.trainer.rows_held == 0
 
 
 # -- the policy that acted is the policy that learns ------------------------------------------------------------------
@@ -201,6 +261,16 @@ def test_first_minibatch_has_ratio_1(kind, normalize):
     tag = "Policy/First Minibatch Ratio Error"
     errors = [stats[tag] for stats in (d.update() for _ in range(6)) if tag in stats]
     assert len(errors) == (5 if normalize else 6)
+    assert max(errors) < 1e-5
+
+
+@pytest.mark.parametrize(("action", "observations", "shared_critic"), [(MASKED_HYBRID, "dict", False), (DISCRETE, "vector", True)])
+def test_first_minibatch_has_ratio_1_with_masks_and_memory(action, observations, shared_critic):
+    """C10, C63, C66: the same where rows hold masks, images and memories, and episodes go over several trajectories."""
+    d = driver_of(action, observations=observations, memory=True, normalize=True, horizon=5, shared_critic=shared_critic)
+    tag = "Policy/First Minibatch Ratio Error"
+    errors = [stats[tag] for stats in (d.update() for _ in range(4)) if tag in stats]
+    assert len(errors) == 3
     assert max(errors) < 1e-5
 
 
@@ -225,6 +295,99 @@ def test_share_of_clipped_actions_and_their_log_probs():
     assert max(s["Policy/First Minibatch Ratio Error"] for s in stats) < 1e-5
     assert np.abs(rows[0].continuous).max() > 2.0
     assert "Policy/Action Clip Fraction" not in driver_of().update()
+
+
+# -- masks and memory -------------------------------------------------------------------------------------------------
+
+
+def test_masked_choices_are_not_learnt_about():
+    """C63: a choice that was never allowed has no gradient in any update: the weights of its logit stay to the bit."""
+    d = driver_of(MASKED_DISCRETE)
+    before = d.trainer.policy_weights()
+    for _ in range(3):
+        while not d.trainer.is_ready():
+            batch = d.collect()
+            batch.action_mask[:] = [True, False, True]
+            d.trainer.process(_acted_again(d, batch))
+        assert d.trainer.update()["Policy/Entropy"] <= np.log(2) + 1e-6
+        d.publish()
+    after = d.trainer.policy_weights()
+    for name in ("actor/branch_0/kernel", "actor/branch_0/bias"):
+        np.testing.assert_array_equal(after[name][..., 1], before[name][..., 1])
+        assert (after[name][..., [0, 2]] != before[name][..., [0, 2]]).any()
+
+
+def test_masks_stay_with_their_rows():
+    d = driver_of(MASKED_MULTI_DISCRETE)
+    rows, batches = learnt_from(d.trainer), [d.collect(), d.collect()]
+    for batch in batches:
+        d.trainer.process(batch)
+    d.trainer.update()
+    np.testing.assert_array_equal(rows[0].action_mask, np.concatenate([batch.action_mask for batch in batches]))
+
+
+RECURRENT = {"action": MASKED_HYBRID, "observations": "dict", "memory": True, "learning_rate": 0.0}
+
+
+def recurrent_rollout(d: Driver) -> TrajectoryBatch:
+    return rollout(d.policy, np.random.default_rng(0), [13, 31], [TERMINATED, CUT], horizon=4)
+
+
+def recurrent_values(buffer_size: int, resume_after: int | None = None) -> np.ndarray:
+    """Values of the rows of two episodes that a critic who learns nothing gives them, update by update."""
+    d = driver_of(buffer_size=buffer_size, **RECURRENT)
+    whole, trainer, rows = recurrent_rollout(d), d.trainer, [learnt_from(d.trainer)]
+    for k in range(len(whole.length)):
+        trainer.process(trajectories_of(whole, [k]), "manager")
+        if trainer.is_ready():
+            trainer.update()
+        if k == resume_after:
+            assert not trainer.rows_held
+            saved = through_json(trainer.state())
+            trainer = driver_of(buffer_size=buffer_size, seed=4, **RECURRENT).trainer
+            trainer.load_state(saved)
+            rows.append(learnt_from(trainer))
+    return np.concatenate([r.old_value for learnt in rows for r in learnt])
+
+
+def test_critic_remembers_from_update_to_update():
+    """C66: values do not depend on which update a row comes in, nor on a stop and a resume in the middle of an episode."""
+    at_once = recurrent_values(buffer_size=44)
+    assert at_once.shape == (44, 1)
+    for later in (recurrent_values(buffer_size=16), recurrent_values(buffer_size=16, resume_after=4)):
+        assert len(later) == 33  # updates of 17 and 16 rows, the second one within the second episode
+        np.testing.assert_allclose(later, at_once[:33], atol=1e-6)
+
+
+def test_values_of_a_recurrent_critic_depend_on_the_rows_before():
+    """The control of the test above: each row alone has another value."""
+    d = driver_of(buffer_size=44, **RECURRENT)
+    whole = recurrent_rollout(d)
+    alone = trajectories_of(whole, range(len(whole.length)))
+    alone.length, alone.begin = np.ones(44, np.int32), np.zeros(44, np.int64)
+    alone.agent_id = alone.episode_id = np.arange(44)
+    alone.terminated, alone.truncated = np.ones(44, bool), np.zeros(44, bool)
+    alone.next_obs = {name: x.copy() for name, x in alone.obs.items()}
+    rows = learnt_from(d.trainer)
+    d.trainer.process(alone)
+    d.trainer.update()
+    different = np.abs(rows[0].old_value - recurrent_values(buffer_size=44))[:, 0] > 1e-3
+    assert different.sum() > 30
+    assert not different[[0, 13]].any()  # the first row of each episode
+
+
+def test_shared_critic_starts_from_the_memory_of_the_policy():
+    """The stored memory serves both: sequences are independent of each other, and nothing is kept."""
+    d = driver_of(memory=True, shared_critic=True, horizon=5)
+    rows = learnt_from(d.trainer)
+    batches = [d.collect(), d.collect()]
+    for batch in batches:
+        d.trainer.process(batch)
+    d.trainer.update()
+    assert rows[0].memory.keys() == {"actor"}
+    stored = np.concatenate([batch.memory for batch in batches])
+    np.testing.assert_array_equal(rows[0].memory["actor"], stored[rows[0].sequences.start])
+    assert not any(name.startswith("critic_memory/") for name in d.trainer.state().tensors)
 
 
 # -- the normaliser ---------------------------------------------------------------------------------------------------
@@ -272,9 +435,10 @@ def test_every_network_sees_what_the_policy_saw():
     d.trainer.process(batch)
     d.trainer.update()
     expected = np.clip((batch.obs["obs"] - weights["normalizer/obs/mean"]) / weights["normalizer/obs/std"], -5.0, 5.0)
-    np.testing.assert_allclose(rows[0].inputs, expected, atol=1e-6)
-    np.testing.assert_array_equal(critic[0][:64], rows[0].inputs)
-    assert 0.5 < rows[0].inputs.std(axis=0).min() <= rows[0].inputs.std(axis=0).max() < 2.0
+    seen = rows[0].inputs.vector
+    np.testing.assert_allclose(seen, expected, atol=1e-6)
+    np.testing.assert_array_equal(critic[0].vector, seen)
+    assert 0.5 < seen.std(axis=0).min() <= seen.std(axis=0).max() < 2.0
 
 
 def _scaled(batch, factor):
@@ -284,7 +448,7 @@ def _scaled(batch, factor):
 
 
 def _acted_again(d, batch):
-    out = d.policy.act(batch.obs, d.rng)
+    out = d.policy.act(batch.obs, d.rng, action_mask=batch.action_mask)
     batch.continuous, batch.discrete, batch.log_prob = out.actions.continuous, out.actions.discrete, out.log_prob
     return batch
 
@@ -304,7 +468,8 @@ def test_rows_of_older_versions_are_normalised_with_their_own_statistics():
     for batch in (new, old):
         d.trainer.process(batch)
     d.trainer.update()
-    for part, batch, weights in ((rows[0].inputs[:20], new, new_weights), (rows[0].inputs[20:], old, old_weights)):
+    seen = rows[0].inputs.vector
+    for part, batch, weights in ((seen[:20], new, new_weights), (seen[20:], old, old_weights)):
         expected = np.clip((batch.obs["obs"] - weights["normalizer/obs/mean"]) / weights["normalizer/obs/std"], -5.0, 5.0)
         np.testing.assert_allclose(part, expected, atol=1e-6)
 
@@ -406,4 +571,4 @@ def test_critic_learns_time_limits_and_ends():
             d.trainer.process(_acted_again(d, batch))
             d.trainer.update()
             d.publish()
-        assert float(d.trainer._program.values(np.zeros((1, 1), np.float32))[0, 0]) == pytest.approx(expected, abs=tolerance)
+        assert float(d.trainer._program.values(NetworkInputs(np.zeros((1, 1), np.float32)))[0, 0]) == pytest.approx(expected, abs=tolerance)

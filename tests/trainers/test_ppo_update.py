@@ -7,10 +7,25 @@ import logging
 import numpy as np
 import pytest
 
-from tests.trainers.rollouts import BOX, DISCRETE, MULTI_DISCRETE, policy_of, rollout, spec_of
-from trainers.networks import initial_weights, policy_layout
+from envs.specs import BehaviorSpec, ObservationSpec
+from tests.trainers import replay_check
+from tests.trainers.rollouts import (
+    BOX,
+    DISCRETE,
+    MASKED_HYBRID,
+    MULTI_DISCRETE,
+    network_of,
+    policy_of,
+    random_observations,
+    rollout,
+    spec_of,
+)
+from trainers.architecture import architecture
+from trainers.initial_weights import initial_weights
+from trainers.inputs import NetworkInputs
+from trainers.networks import policy_layout
 from trainers.ppo_graph import STATISTICS
-from trainers.ppo_update import Coefficients, PPOProgram, PPORows, tf
+from trainers.ppo_update import Coefficients, PPOProgram, PPORows, _tensors, tf
 from trainers.settings import NetworkSettings, PPOHyperparameters
 
 NETWORK = NetworkSettings(hidden_units=8, num_layers=1, activation="tanh")
@@ -21,15 +36,16 @@ def program_of(action=DISCRETE, max_rows=100, **hyper) -> PPOProgram:
     """A program with small networks; equal settings and capacity share the compiled code with earlier ones."""
     spec = spec_of(action)
     settings = PPOHyperparameters(**{"batch_size": 16, "buffer_size": 64, "num_epoch": 3, **hyper})
-    return PPOProgram(spec, NETWORK, settings, ["extrinsic"], max_rows, initial_weights(spec, NETWORK, np.random.default_rng(5)))
+    arch = architecture(spec, NETWORK)
+    return PPOProgram(arch, settings, ["extrinsic"], max_rows, initial_weights(arch, np.random.default_rng(5)))
 
 
 def rows_of(program: PPOProgram, n: int, action=DISCRETE, seed=0) -> PPORows:
     """Rows that the program's own policy collected, with made-up advantages and targets."""
     spec, rng = spec_of(action), np.random.default_rng(seed)
-    acting = {name: program.weights()[name] for name in policy_layout(spec, NETWORK)}
+    acting = {name: program.weights()[name] for name in policy_layout(architecture(spec, NETWORK))}
     batch = rollout(policy_of(spec, NETWORK, acting), rng, [n])
-    x = batch.obs["obs"]
+    x = NetworkInputs(batch.obs["obs"])
     advantage, target = (rng.standard_normal(n).astype(np.float32) for _ in range(2))
     return PPORows(x, batch.continuous, batch.discrete, batch.log_prob, advantage, 2.0 * target[:, None], program.values(x))
 
@@ -44,7 +60,7 @@ def slow_update(program: PPOProgram, rows: PPORows, rng: np.random.Generator, ba
             with tf.GradientTape() as tape:
                 tape.watch(tensors)
                 logits, value = (
-                    tf.tanh(rows.inputs[index] @ tensors[f"{scope}/dense_0/kernel"] + tensors[f"{scope}/dense_0/bias"])
+                    tf.tanh(rows.inputs.vector[index] @ tensors[f"{scope}/dense_0/kernel"] + tensors[f"{scope}/dense_0/bias"])
                     @ tensors[f"{scope}/{head}/kernel"] + tensors[f"{scope}/{head}/bias"]
                     for scope, head in (("actor", "branch_0"), ("critic", "value_extrinsic"))
                 )
@@ -83,19 +99,40 @@ def test_agrees_with_a_slow_update(rows, minibatches):
     assert result.first_ratio_error < 1e-5
 
 
-def test_size_of_chunks_changes_nothing():
+def everything_program() -> PPOProgram:
+    """Images through convolutions, which XLA does not compile, masks and sequences."""
+    spec, network = spec_of(MASKED_HYBRID, observations="dict"), network_of(memory=True, vis_encode_type="match3")
+    arch = architecture(spec, network)
+    settings = PPOHyperparameters(batch_size=16, buffer_size=64, num_epoch=3)
+    weights = initial_weights(arch, np.random.default_rng(5))
+    program = PPOProgram(arch, settings, ["extrinsic"], 70, {k: v for k, v in weights.items() if not k.startswith("normalizer")})
+    program.policy = policy_of(spec, network, {name: weights[name] for name in policy_layout(arch)})
+    return program
+
+
+def everything_rows(program: PPOProgram) -> PPORows:
+    batch = rollout(program.policy, np.random.default_rng(2), [23, 9, 1, 4, 17, 10], horizon=8)
+    return replay_check.rows_of(program, program.policy.architecture, batch)
+
+
+@pytest.mark.parametrize("make", [
+    pytest.param((program_of, lambda program: rows_of(program, 64)), id="feed-forward"),
+    pytest.param((everything_program, everything_rows), id="everything"),
+])
+def test_size_of_chunks_changes_nothing(make):
     """Weights, optimizer state and statistics are the same to the bit, whether an update runs in one call or in twelve."""
     outcomes = []
     for chunk in (1, 5, 1_000):
-        program = program_of()
+        program = make[0]()
         program._chunk = lambda chunk=chunk: chunk
         calls = []
-        result = program.update(rows_of(program, 64), NOW, np.random.default_rng(1), lambda calls=calls: calls.append(1))
+        result = program.update(make[1](program), NOW, np.random.default_rng(1), lambda calls=calls: calls.append(1))
         outcomes.append((result, program.weights(), program.adam_state(), len(calls)))
-    assert [calls for *_, calls in outcomes] == [11, 2, 0]
+    steps = outcomes[0][0].minibatches
+    assert [calls for *_, calls in outcomes] == [steps - 1, -(-steps // 5) - 1, 0]
     for result, weights, (m, v, step), _ in outcomes[1:]:
         assert result == outcomes[0][0]
-        assert step == 12
+        assert step == steps > 10
         for ours, first in ((weights, outcomes[0][1]), (m, outcomes[0][2][0]), (v, outcomes[0][2][1])):
             for name in first:
                 np.testing.assert_array_equal(ours[name], first[name], err_msg=name)
@@ -104,9 +141,9 @@ def test_size_of_chunks_changes_nothing():
 def test_padding_of_the_buffer_changes_nothing():
     """C67: rows beyond the real ones may hold anything, NaN included."""
     clean, dirty = program_of(), program_of()
-    dirty._packed[:] = np.nan
+    dirty._rows["packed"][:] = np.nan
     dirty._order[:] = 7
-    dirty._blocks[:] = np.nan
+    dirty._blocks["vector"][:] = np.nan
     rows = rows_of(clean, 33)
     np.testing.assert_array_equal(rows_of(dirty, 33).old_value, rows.old_value)
     first, second = (p.update(rows, NOW, np.random.default_rng(1)) for p in (clean, dirty))
@@ -133,11 +170,29 @@ def test_no_input_is_a_constant_of_the_compiled_program():
     minibatches = program._minibatches(30, NOW)
     for compiled, inputs in (
         (program._compiled.learn, (program._start(), minibatches, tf.constant(3))),
-        (program._compiled.values, (program._parameters, tf.constant(program._blocks), tf.constant(1))),
+        (program._compiled.values, (program._parameters, _tensors(program._blocks), tf.constant(1))),
     ):
         text = compiled.experimental_get_compiler_ir(*inputs)(stage="hlo")
         parameters = text[text.index("\nENTRY ") :].count(" parameter(")
         assert parameters == len(tf.nest.flatten(inputs))
+
+
+def test_images_are_turned_once():
+    """Rows of several batches land in the buffer of the update with their channels last, whatever axes they are stored with."""
+    for shape, turn in (((2, 6, 7), lambda x: x.transpose(0, 2, 3, 1)), ((6, 7, 2), lambda x: x), ((6, 7), lambda x: x[..., None]),
+                        ((3, 2, 6, 7), lambda x: x.transpose(0, 3, 4, 1, 2).reshape(-1, 6, 7, 6))):
+        spec = BehaviorSpec((ObservationSpec("obs", shape, "uint8", "image", is_uint8_image=True),), DISCRETE)
+        arch = architecture(spec, network_of())
+        settings = PPOHyperparameters(batch_size=4, buffer_size=8)
+        program = PPOProgram(arch, settings, ["extrinsic"], 8, initial_weights(arch, np.random.default_rng(0)))
+        parts = [NetworkInputs(np.empty((n, 0), np.float32), (random_observations(spec, np.random.default_rng(n), n)["obs"],)) for n in (3, 5)]
+        staged = program.staged(parts)
+        expected = turn(np.concatenate([part.images[0] for part in parts]))
+        np.testing.assert_array_equal(staged.images[0], expected)
+        assert np.shares_memory(staged.images[0], program._rows["image_0"])
+        alone = program.channels_last(parts[1])
+        np.testing.assert_array_equal(alone.images[0], expected[3:])
+        np.testing.assert_array_equal(program.values(alone), program.values(staged)[3:])
 
 
 def test_larger_buffer_grows_the_capacity_once(caplog):
@@ -150,8 +205,8 @@ def test_larger_buffer_grows_the_capacity_once(caplog):
             program.update(rows_of(program, n), NOW, np.random.default_rng(0))
     assert [record.getMessage() for record in caplog.records] == ["An update holds 90 rows, capacity was 63: compiling for 112."]
     assert program.traces["learn"] == before["learn"] + 1
-    x = np.random.default_rng(0).standard_normal((1_500, 3)).astype(np.float32)
-    np.testing.assert_array_equal(program.values(x)[1_400:], program.values(x[1_400:]))
+    x = NetworkInputs(np.random.default_rng(0).standard_normal((9_500, 3)).astype(np.float32))
+    np.testing.assert_array_equal(program.values(x)[9_400:], program.values(x.take(slice(9_400, None))))
     assert program.traces["values"] == before["values"]
 
 

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
+
 import numpy as np
 import pytest
 
-from trainers.program import Program, flat, named
+from trainers.inputs import NetworkInputs
+from trainers.program import Program, extremes, flat, named
 
 LAYOUT = {"a/kernel": (2, 3), "a/bias": (3,), "scale": (1,)}
 
@@ -56,3 +59,19 @@ def test_weights_that_do_not_fit_leave_the_present_ones(change):
     with pytest.raises(ValueError, match="do not fit"):
         program.set_weights(other)
     np.testing.assert_array_equal(program.weights()["a/kernel"], tensors()["a/kernel"])
+
+
+@dataclass
+class Rows:
+    inputs: NetworkInputs
+    old_value: np.ndarray
+    action_mask: np.ndarray
+    memory: dict[str, np.ndarray] = field(default_factory=dict)
+    sequences: None = None
+
+
+def test_extremes_of_everything_that_has_numbers():
+    """Arrays inside dataclasses, tuples and dicts; no masks, nothing empty, nothing that is not there."""
+    image = np.array([[7, 250]], np.uint8)
+    rows = Rows(NetworkInputs(np.empty((2, 0), np.float32), (image,)), np.array([-1.5, 2e30]), np.array([True]), {"actor": np.array([0.5])})
+    assert extremes(rows) == "inputs images 0 7 … 250, old value -1.5 … 2e+30, memory actor 0.5 … 0.5"

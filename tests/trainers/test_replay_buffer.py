@@ -11,34 +11,11 @@ import pytest
 import safetensors.numpy
 
 from envs.specs import ActionSpec, BehaviorSpec, ObservationSpec
-from trainers.replay_buffer import ReplayBuffer, ReplaySample
+from tests.trainers.replays import GAMMA, MASKED, MEMORY, MIXED, SPEC, SlowReplay, Streams, batch_of
+from trainers.replay_buffer import ReplayBuffer
+from trainers.replay_samples import ReplaySample
 from trainers.trainer import TrainerState
-from trainers.trajectory import TrajectoryBatch, empty_batch
-
-SPEC = BehaviorSpec((ObservationSpec("obs", (1,)),), ActionSpec("box", 1, low=(-1.0,), high=(1.0,)))
-MIXED = BehaviorSpec(
-    (ObservationSpec("image", (2, 2), "uint8"), ObservationSpec("vector", (3,)), ObservationSpec("count", (), "int64")),
-    ActionSpec("box", 2, (3, 2), low=(-1.0, -1.0), high=(1.0, 1.0)),
-)
-GAMMA = 0.9
-
-
-def batch_of(*trajectories) -> TrajectoryBatch:
-    """Trajectories of `SPEC` as (agent, episode, observations, rewards, end): one observation more than rewards; end a letter
-    or two of "t" terminated, "l" time limit. Action c of a row is 10 times its reward."""
-    empty = empty_batch(SPEC)
-    reward = np.concatenate([np.empty(0), *[t[3] for t in trajectories]]).astype(np.float32)
-    obs = [np.asarray(t[2], np.float32).reshape(-1, 1) for t in trajectories]
-    assert all(len(o) == len(t[3]) + 1 for o, t in zip(obs, trajectories, strict=True))
-    return dataclasses.replace(
-        empty,
-        obs={"obs": np.concatenate([empty.obs["obs"], *[o[:-1] for o in obs]])},
-        next_obs={"obs": np.concatenate([empty.obs["obs"], *[o[-1:] for o in obs]])},
-        continuous=10 * reward[:, None], discrete=np.empty((len(reward), 0), np.int32), reward=reward,
-        length=np.array([len(t[3]) for t in trajectories], np.int32),
-        agent_id=np.array([t[0] for t in trajectories], np.int64), episode_id=np.array([t[1] for t in trajectories], np.int64),
-        terminated=np.array(["t" in t[4] for t in trajectories], bool), truncated=np.array(["l" in t[4] for t in trajectories], bool),
-    )
+from trainers.trajectory import empty_batch
 
 
 def transitions(buffer: ReplayBuffer, n_step: int = 1, gamma: float = GAMMA) -> dict[float, tuple]:
@@ -68,7 +45,7 @@ def test_what_a_sample_holds():
     buffer = ReplayBuffer(SPEC, 10)
     buffer.add(batch_of((0, 0, [0, 1, 2], [1, 2], "l")), "m")
     s = buffer.sample(50, np.random.default_rng(0), 2, GAMMA)
-    types = {f.name: getattr(s, f.name).dtype for f in dataclasses.fields(ReplaySample) if "obs" not in f.name}
+    types = {f.name: getattr(s, f.name).dtype for f in dataclasses.fields(ReplaySample) if "obs" not in f.name and "mask" not in f.name}
     assert types == {"index": np.int64, "continuous": np.float32, "discrete": np.int32, "reward": np.float32, "steps": np.int32,
                      "terminated": bool, "truncated": bool}
     assert s.continuous.shape == (50, 1) and s.discrete.shape == (50, 0) and s.obs["obs"].shape == (50, 1)
@@ -80,10 +57,10 @@ def test_what_a_sample_holds():
 
 
 def test_a_cut_trajectory_goes_on_in_its_last_frame():
-    buffer = ReplayBuffer(SPEC, 10)
-    buffer.add(batch_of((0, 0, [0, 1, 2], [1, 2], "")), "m")
+    buffer, steps = ReplayBuffer(SPEC, 10), {}
+    buffer.add(batch_of((0, 0, [0, 1, 2], [1, 2], ""), steps=steps), "m")
     assert transitions(buffer, 3) == {0: (1 + 0.9 * 2, 2, 2, ""), 1: (2, 2, 1, "")}
-    buffer.add(batch_of((0, 0, [2, 3], [4], ""), (0, 0, [3, 4], [8], "t"), (0, 1, [50, 51], [1], "")), "m")
+    buffer.add(batch_of((0, 0, [2, 3], [4], ""), (0, 0, [3, 4], [8], "t"), (0, 1, [50, 51], [1], ""), steps=steps), "m")
     assert (buffer.rows, buffer.frames) == (5, 5 + 2)
     assert transitions(buffer, 3) == {
         0: (1 + 0.9 * 2 + 0.81 * 4, 3, 3, ""), 1: (2 + 0.9 * 4 + 0.81 * 8, 4, 3, "t"), 2: (4 + 0.9 * 8, 4, 2, "t"),
@@ -93,19 +70,20 @@ def test_a_cut_trajectory_goes_on_in_its_last_frame():
 
 @pytest.mark.parametrize("what, manager, following", [
     ("rows were lost", "m", (0, 0, [3, 4], [4], "")),
+    ("rows were lost after which the observation is the same", "m", (0, 0, [2, 4], [4], "", 3)),
     ("another episode", "m", (0, 1, [2, 4], [4], "")),
     ("another agent", "m", (1, 0, [2, 4], [4], "")),
     ("another manager", "m2", (0, 0, [2, 4], [4], "")),
 ])
 @pytest.mark.parametrize("together", [True, False])
 def test_what_is_no_continuation_begins_a_new_chain(what, manager, following, together):
-    buffer = ReplayBuffer(SPEC, 10)
+    buffer, steps = ReplayBuffer(SPEC, 10), {}
     first = (0, 0, [1, 2], [1], "")
     if together and manager == "m":
         buffer.add(batch_of(first, following), "m")
     else:
-        buffer.add(batch_of(first), "m")
-        buffer.add(batch_of(following), manager)
+        buffer.add(batch_of(first, steps=steps), "m")
+        buffer.add(batch_of(following, steps=steps), manager)
     assert (buffer.rows, buffer.frames) == (2, 4)
     assert transitions(buffer, 3) == {1: (1, 2, 1, ""), following[2][0]: (4, 4, 1, "")}
 
@@ -114,25 +92,25 @@ def test_what_is_no_continuation_begins_a_new_chain(what, manager, following, to
 @pytest.mark.parametrize("together", [True, False])
 def test_nothing_follows_the_end_of_an_episode(end, together):
     """Even where the ids come again, as from a manager that was started anew, and the observation happens to be the same."""
-    buffer = ReplayBuffer(SPEC, 10)
+    buffer, steps = ReplayBuffer(SPEC, 10), {}
     parts = (0, 0, [1, 2], [1], end), (0, 0, [2, 3], [4], "")
     for batch in ([parts] if together else [parts[:1], parts[1:]]):
-        buffer.add(batch_of(*batch), "m")
+        buffer.add(batch_of(*batch, steps=steps), "m")
     assert transitions(buffer, 3) == {1: (1, 2, 1, end), 2: (4, 3, 1, "")}
 
 
 def test_bits_decide_whether_an_observation_is_the_same():
     """NaN is the same as itself; −0 and 0 are two observations."""
-    buffer = ReplayBuffer(SPEC, 10)
-    buffer.add(batch_of((0, 0, [1, np.nan], [1], ""), (1, 0, [5, 0.0], [1], "")), "m")
-    buffer.add(batch_of((0, 0, [np.nan, 2], [2], ""), (1, 0, [-0.0, 6], [2], "")), "m")
+    buffer, steps = ReplayBuffer(SPEC, 10), {}
+    buffer.add(batch_of((0, 0, [1, np.nan], [1], ""), (1, 0, [5, 0.0], [1], ""), steps=steps), "m")
+    buffer.add(batch_of((0, 0, [np.nan, 2], [2], ""), (1, 0, [-0.0, 6], [2], ""), steps=steps), "m")
     assert (buffer.rows, buffer.frames) == (4, 3 + 4)
 
 
 def test_the_oldest_frames_give_way():
-    buffer = ReplayBuffer(SPEC, 4)
-    buffer.add(batch_of((0, 0, [0, 1, 2], [1, 2], "")), "m")
-    buffer.add(batch_of((0, 0, [2, 3, 4], [3, 4], "")), "m")
+    buffer, steps = ReplayBuffer(SPEC, 4), {}
+    buffer.add(batch_of((0, 0, [0, 1, 2], [1, 2], ""), steps=steps), "m")
+    buffer.add(batch_of((0, 0, [2, 3, 4], [3, 4], ""), steps=steps), "m")
     assert transitions(buffer, 3) == {1: (2 + 0.9 * 3 + 0.81 * 4, 4, 3, ""), 2: (3 + 0.9 * 4, 4, 2, ""), 3: (4, 4, 1, "")}
     buffer.add(batch_of((1, 0, [50, 51, 52], [5, 6], "t")), "m")
     assert buffer.frames == 4
@@ -140,10 +118,10 @@ def test_the_oldest_frames_give_way():
 
 
 def test_an_open_frame_that_was_overwritten_cannot_go_on():
-    buffer = ReplayBuffer(SPEC, 3)
-    buffer.add(batch_of((0, 0, [0, 1], [1], "")), "m")
+    buffer, steps = ReplayBuffer(SPEC, 3), {}
+    buffer.add(batch_of((0, 0, [0, 1], [1], ""), steps=steps), "m")
     buffer.add(batch_of((1, 0, [50, 51, 52], [5, 6], "")), "m")
-    buffer.add(batch_of((0, 0, [1, 2], [2], "")), "m")
+    buffer.add(batch_of((0, 0, [1, 2], [2], ""), steps=steps), "m")
     assert transitions(buffer, 3) == {1: (2, 2, 1, "")}
 
 
@@ -166,12 +144,12 @@ def test_a_batch_larger_than_the_buffer():
 
 
 def test_a_batch_without_rows_changes_nothing():
-    buffer = ReplayBuffer(SPEC, 4)
-    buffer.add(batch_of((0, 0, [0, 1], [1], "")), "m")
+    buffer, steps = ReplayBuffer(SPEC, 4), {}
+    buffer.add(batch_of((0, 0, [0, 1], [1], ""), steps=steps), "m")
     buffer.add(batch_of(), "m")
     buffer.add(empty_batch(SPEC), "m")
     assert (buffer.rows, buffer.frames) == (1, 2)
-    buffer.add(batch_of((0, 0, [1, 2], [1], "")), "m")
+    buffer.add(batch_of((0, 0, [1, 2], [1], ""), steps=steps), "m")
     assert (buffer.rows, buffer.frames) == (2, 3)
 
 
@@ -179,16 +157,16 @@ def test_rows_can_be_none_although_frames_are_held():
     """As many agents in turn as there are frames: what follows a frame overwrites it."""
     agents = [(agent, 0, [10 * agent, 10 * agent + 1], [1], "") for agent in range(3)]
     on = [(agent, 0, [10 * agent + 1, 10 * agent + 2], [1], "") for agent in range(3)]
-    large, buffer = ReplayBuffer(SPEC, 9), ReplayBuffer(SPEC, 3)
-    large.add(batch_of(*agents), "m")
-    large.add(batch_of(*on), "m")
+    large, buffer, steps = ReplayBuffer(SPEC, 9), ReplayBuffer(SPEC, 3), {}
+    large.add(batch_of(*agents, steps=steps), "m")
+    large.add(batch_of(*on, steps=steps), "m")
     buffer.load_state(large.state())
     assert (buffer.rows, buffer.frames) == (0, 3)
     with pytest.raises(ValueError, match="without transitions"):
         buffer.sample(1, np.random.default_rng(0))
-    buffer.add(batch_of((0, 0, [2, 3], [1], "")), "m")
+    buffer.add(batch_of((0, 0, [2, 3], [1], ""), steps=steps), "m")
     assert (buffer.rows, buffer.frames) == (0, 3)
-    buffer.add(batch_of((2, 0, [22, 23], [4], "")), "m")
+    buffer.add(batch_of((2, 0, [22, 23], [4], ""), steps=steps), "m")
     assert transitions(buffer) == {22: (4, 23, 1, "")}
 
 
@@ -207,100 +185,6 @@ def test_what_cannot_be_sampled_or_made():
 # -- against a list of single frames ---------------------------------------------------------------------------------
 
 
-class SlowReplay:
-    """The rules row by row, in a list of all frames ever: [observation bytes, transition or None]."""
-
-    def __init__(self, capacity):
-        self.capacity, self.frames, self.open, self.first = capacity, [], {}, 0
-
-    @property
-    def oldest(self):
-        return max(self.first, len(self.frames) - self.capacity)
-
-    def add(self, b: TrajectoryBatch, manager):
-        for k, first in enumerate(b.starts.tolist()):
-            key, episode = (manager, int(b.agent_id[k])), int(b.episode_id[k])
-            for row in range(first, first + int(b.length[k])):
-                last = row == first + b.length[k] - 1
-                obs = {name: v[row].tobytes() for name, v in b.obs.items()}
-                known, frame = self.open.get(key, (None, -1))
-                if known != episode or frame < self.oldest or self.frames[frame][0] != obs:
-                    frame = len(self.frames)
-                    self.frames.append([obs, None])
-                following = {name: v[k].tobytes() for name, v in b.next_obs.items()} if last else (
-                    {name: v[row + 1].tobytes() for name, v in b.obs.items()})
-                terminated, truncated = (bool(b.terminated[k]), bool(b.truncated[k])) if last else (False, False)
-                self.frames[frame][1] = (b.continuous[row].tolist(), b.discrete[row].tolist(), float(b.reward[row]), len(self.frames),
-                                         terminated, truncated and not terminated)
-                self.open[key] = (episode, len(self.frames))
-                self.frames.append([following, None])
-                if terminated or truncated:
-                    del self.open[key]
-
-    @property
-    def transitions(self):
-        """Numbers of the frames that are still there and have a transition."""
-        return [g for g in range(self.oldest, len(self.frames)) if self.frames[g][1]]
-
-    def n_step(self, g, n, gamma):
-        obs, (continuous, discrete, total, after, terminated, truncated) = self.frames[g]
-        steps = 1
-        while steps < n and not (terminated or truncated) and self.frames[after][1]:
-            _, _, reward, after, terminated, truncated = self.frames[after][1]
-            total += gamma**steps * reward
-            steps += 1
-        return obs, continuous, discrete, total, self.frames[after][0], steps, terminated, truncated
-
-
-class Streams:
-    """Random batches of `MIXED` from several managers: agents in any order, cut anywhere, ending either way, losing rows."""
-
-    def __init__(self, rng, managers=2, agents=4, longest=6):
-        self.rng, self.agents, self.longest = rng, agents, longest
-        # Few different ones, so that the observation alone does not always show that rows were lost.
-        self.all_obs = [
-            {"image": np.full((2, 2), a, np.uint8), "vector": np.full(3, b, np.float32), "count": np.int64(c)}
-            for a in (0, 200) for b in (0.0, np.nan) for c in (0, 2**40)
-        ]
-        self.now = {(f"m{m}", a): (0, self.observe()) for m in range(managers) for a in range(agents)}
-        self.steps = 0
-
-    def observe(self):
-        return self.all_obs[self.rng.integers(8)]
-
-    def batch(self, manager):
-        rng, parts, size = self.rng, [], int(self.rng.integers(0, 3 * self.agents))
-        for agent in rng.integers(0, self.agents, size).tolist():
-            episode, obs = self.now[manager, agent]
-            accident = rng.random()
-            if accident < 0.1:
-                obs = self.observe()  # rows in between were lost
-            elif accident < 0.15:
-                episode, obs = episode + 1, self.observe()  # the end of the episode was lost
-            seen = [obs] + [self.observe() for _ in range(int(rng.integers(1, self.longest + 1)))]
-            terminated, truncated = (rng.random(2) < 0.12).tolist()
-            over = terminated or truncated
-            self.now[manager, agent] = (episode + 1, self.observe()) if over else (episode, seen[-1])
-            parts.append((agent, episode, seen, terminated, truncated))
-            self.steps += len(seen) - 1
-        rows = [o for _, _, seen, _, _ in parts for o in seen[:-1]]
-        empty = empty_batch(MIXED)
-
-        def stack(obs):
-            return {k: np.stack([o[k] for o in obs]).astype(v.dtype) if obs else v for k, v in empty.obs.items()}
-
-        def column(i, dtype):
-            return np.array([p[i] for p in parts], dtype)
-
-        return dataclasses.replace(
-            empty, obs=stack(rows), next_obs=stack([p[2][-1] for p in parts]),
-            continuous=rng.normal(size=(len(rows), 2)).astype(np.float32),
-            discrete=rng.integers(0, [3, 2], (len(rows), 2)).astype(np.int32), reward=rng.normal(size=len(rows)).astype(np.float32),
-            length=np.array([len(p[2]) - 1 for p in parts], np.int32), agent_id=column(0, np.int64), episode_id=column(1, np.int64),
-            terminated=column(3, bool), truncated=column(4, bool),
-        )
-
-
 def check_against(slow: SlowReplay, buffer: ReplayBuffer, rng, n_step):
     held = slow.transitions
     assert buffer.rows == len(held)
@@ -310,19 +194,25 @@ def check_against(slow: SlowReplay, buffer: ReplayBuffer, rng, n_step):
     numbers = {g % buffer.capacity: g for g in held}
     s = buffer.sample(24, rng, n_step, GAMMA)
     for i, at in enumerate(s.index.tolist()):
-        obs, continuous, discrete, reward, next_obs, steps, terminated, truncated = slow.n_step(numbers[at], n_step, GAMMA)
+        chain = slow.chain(numbers[at], n_step)
+        reward, steps, last = slow.n_step(chain, 0, n_step, GAMMA)
+        (obs, mask), first = slow.frames[chain[0]]
+        next_obs, next_mask = slow.frames[chain[-1]][0]
         assert {k: v[i].tobytes() for k, v in s.obs.items()} == obs
         assert {k: v[i].tobytes() for k, v in s.next_obs.items()} == next_obs
-        assert (s.continuous[i].tolist(), s.discrete[i].tolist()) == (continuous, discrete)
-        assert (s.steps[i], s.terminated[i], s.truncated[i]) == (steps, terminated, truncated)
+        assert [m if m is None else m[i].tolist() for m in (s.action_mask, s.next_action_mask)] == [mask, next_mask]
+        assert (s.continuous[i].tolist(), s.discrete[i].tolist()) == (first["continuous"], first["discrete"])
+        assert (s.steps[i], s.terminated[i], s.truncated[i]) == (steps, last["terminated"], last["truncated"])
         assert s.reward[i] == pytest.approx(reward, rel=1e-6, abs=1e-6)
 
 
+@pytest.mark.parametrize(("spec", "memory_size"), [(MIXED, 0), (MASKED, MEMORY)], ids=["plain", "masks and memory"])
 @pytest.mark.parametrize("capacity", [2, 3, 7, 20, 61, 500])
 @pytest.mark.parametrize("longest", [1, 6])
-def test_random_streams_agree_with_the_slow_loop(capacity, longest):
+def test_random_streams_agree_with_the_slow_loop(capacity, longest, spec, memory_size):
     rng = np.random.default_rng(capacity)
-    streams, slow, buffer = Streams(rng, longest=longest), SlowReplay(capacity), ReplayBuffer(MIXED, capacity)
+    streams = Streams(rng, spec, memory_size, longest=longest)
+    slow, buffer = SlowReplay(capacity), ReplayBuffer(spec, capacity, memory_size)
     for call in range(100):
         manager = f"m{rng.integers(2)}"
         batch = streams.batch(manager)
@@ -357,6 +247,10 @@ def test_c15_bytes_are_known_beforehand_and_observations_stored_once_in_their_dt
         assert ReplayBuffer(spec, 100).nbytes == ReplayBuffer.memory_bytes(spec, 100)
     # By hand: image 4, vector 12, count 8; actions 8 + 8; reward 4, number of the next frame 8, two flags.
     assert ReplayBuffer.memory_bytes(MIXED, 10) == 10 * (4 + 12 + 8 + 8 + 8 + 4 + 8 + 2)
+    # And the mask of 5 choices; and 16 numbers that are remembered, and the step of the episode.
+    assert ReplayBuffer.memory_bytes(MASKED, 10) == ReplayBuffer.memory_bytes(MIXED, 10) + 10 * 5
+    assert ReplayBuffer.memory_bytes(MASKED, 10, 16) == ReplayBuffer.memory_bytes(MASKED, 10) + 10 * (64 + 4)
+    assert ReplayBuffer(MASKED, 100, 16).nbytes == ReplayBuffer.memory_bytes(MASKED, 100, 16)
 
     buffer = ReplayBuffer(MIXED, 100)
     rng = np.random.default_rng(0)
@@ -368,7 +262,7 @@ def test_c15_bytes_are_known_beforehand_and_observations_stored_once_in_their_dt
         buffer.add(dataclasses.replace(
             empty_batch(MIXED), obs={k: v[part] for k, v in obs.items()}, next_obs={k: v[start + 16 : start + 17] for k, v in obs.items()},
             continuous=np.zeros((16, 2), np.float32), discrete=np.zeros((16, 2), np.int32), reward=np.zeros(16, np.float32),
-            length=np.array([16], np.int32), agent_id=np.array([0]), episode_id=np.array([0]), terminated=np.array([False]),
+            length=np.array([16], np.int32), begin=np.array([start]), agent_id=np.array([0]), episode_id=np.array([0]), terminated=np.array([False]),
             truncated=np.array([start == 48]),
         ), "m")
     assert (buffer.rows, buffer.frames) == (64, 65)  # however often it is cut, one frame for each observation
@@ -377,6 +271,16 @@ def test_c15_bytes_are_known_beforehand_and_observations_stored_once_in_their_dt
     np.testing.assert_array_equal(s.obs["image"], obs["image"][s.obs["count"]])
     np.testing.assert_array_equal(s.next_obs["image"], obs["image"][s.next_obs["count"]])
     np.testing.assert_array_equal(s.next_obs["count"], np.minimum(s.obs["count"] + 3, 64))
+
+
+@pytest.mark.parametrize(("masked", "memory_size"), [(False, 0), (True, 256)])
+def test_images_take_hardly_more_than_their_pixels(masked, memory_size):
+    """1e5 frames of 84 × 84 × 4: at most 1.1 times the 2.82 GB of the pixels, whatever else is kept."""
+    image = ObservationSpec("obs", (84, 84, 4), "uint8", "image", is_uint8_image=True)
+    spec = BehaviorSpec((image,), ActionSpec("discrete", 0, (18,), masked=masked))
+    buffer = ReplayBuffer(spec, 100_000, memory_size)
+    assert 84 * 84 * 4 * 100_000 < buffer.nbytes <= 1.1 * 84 * 84 * 4 * 100_000
+    assert buffer.nbytes == ReplayBuffer.memory_bytes(spec, 100_000, memory_size)
 
 
 @pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="resident memory is read from /proc")
@@ -454,8 +358,8 @@ def through_disk(state: TrainerState, folder: Path) -> TrainerState:
     return TrainerState(safetensors.numpy.load_file(path), json.loads(json.dumps(state.scalars)))
 
 
-def filled(capacity: int, calls: int, seed: int = 0) -> tuple[ReplayBuffer, Streams]:
-    buffer, streams = ReplayBuffer(MIXED, capacity), Streams(np.random.default_rng(seed))
+def filled(capacity: int, calls: int, seed: int = 0, spec: BehaviorSpec = MIXED, memory: int = 0) -> tuple[ReplayBuffer, Streams]:
+    buffer, streams = ReplayBuffer(spec, capacity, memory), Streams(np.random.default_rng(seed), spec, memory)
     for call in range(calls):
         buffer.add(streams.batch(f"m{call % 2}"), f"m{call % 2}")
     return buffer, streams
@@ -469,15 +373,23 @@ def assert_same(a: ReplayBuffer, b: ReplayBuffer):
         assert tensor.dtype == right.tensors[name].dtype and tensor.tobytes() == right.tensors[name].tobytes(), name
     if a.rows:
         x, y = (buffer.sample(200, np.random.default_rng(5), 3, GAMMA) for buffer in (a, b))
-        for f in dataclasses.fields(ReplaySample):
-            parts = [getattr(s, f.name) if isinstance(getattr(s, f.name), dict) else {"": getattr(s, f.name)} for s in (x, y)]
-            assert all(parts[0][k].tobytes() == parts[1][k].tobytes() for k in parts[0]), f.name
+        assert_same_fields(x, y)
+    if a.memory_size and a.has_sequences(4, 2):
+        assert_same_fields(*(buffer.sample_sequences(50, 4, 2, np.random.default_rng(5), 3, GAMMA) for buffer in (a, b)))
 
 
+def assert_same_fields(x, y):
+    for f in dataclasses.fields(x):
+        parts = [getattr(s, f.name) if isinstance(getattr(s, f.name), dict) else {"": getattr(s, f.name)} for s in (x, y)]
+        for k, part in parts[0].items():
+            assert (part is None and parts[1][k] is None) or part.tobytes() == parts[1][k].tobytes(), f.name
+
+
+@pytest.mark.parametrize(("spec", "memory"), [(MIXED, 0), (MASKED, MEMORY)], ids=["plain", "masks and memory"])
 @pytest.mark.parametrize("capacity, calls", [(50, 0), (400, 4), (50, 4), (50, 30)])
-def test_c30_saved_and_loaded_bit_for_bit(capacity, calls, tmp_path):
-    buffer, streams = filled(capacity, calls)
-    loaded, _ = filled(capacity, 3, seed=1)  # what it held before goes
+def test_c30_saved_and_loaded_bit_for_bit(capacity, calls, spec, memory, tmp_path):
+    buffer, streams = filled(capacity, calls, spec=spec, memory=memory)
+    loaded, _ = filled(capacity, 3, 1, spec, memory)  # what it held before goes
     loaded.load_state(through_disk(buffer.state(), tmp_path))
     assert_same(buffer, loaded)
     continued = False
@@ -485,7 +397,7 @@ def test_c30_saved_and_loaded_bit_for_bit(capacity, calls, tmp_path):
         batch, frames = streams.batch(f"m{call % 2}"), buffer.frames
         buffer.add(batch, f"m{call % 2}")
         loaded.add(batch, f"m{call % 2}")
-        continued |= call < 2 and buffer.frames - frames < batch.rows + len(batch.length)
+        continued |= (call < 2 or not calls) and buffer.frames - frames < batch.rows + len(batch.length)
         assert_same(buffer, loaded)
     assert continued
 
@@ -531,7 +443,7 @@ def test_frame_numbers_beyond_32_bits():
     far = ReplayBuffer(MIXED, 50)
     scalars = state.scalars | {
         "replay/frames": state.scalars["replay/frames"] + shift,
-        "replay/open": [[*entry[:3], entry[3] + shift] for entry in state.scalars["replay/open"]],
+        "replay/open": [[*entry[:3], entry[3] + shift, entry[4]] for entry in state.scalars["replay/open"]],
     }
     far.load_state(TrainerState(state.tensors, scalars))
     for call in range(10):
@@ -554,6 +466,27 @@ def test_a_state_of_another_spec_is_refused_and_changes_nothing():
         other.load_state(buffer.state())
     assert str(SPEC) in str(error.value) and str(MIXED) in str(error.value)
     assert transitions(other) == {0: (1, 1, 1, "")}
+
+
+def test_a_state_of_another_memory_is_refused():
+    buffer, _ = filled(50, 4, spec=MASKED, memory=MEMORY)
+    other = ReplayBuffer(MASKED, 50, 6)
+    with pytest.raises(ValueError, match="expected memory_size 6, received 4"):
+        other.load_state(buffer.state())
+    assert other.frames == 0
+
+
+@pytest.mark.parametrize(("given", "wanted", "message"), [
+    ((MASKED, 0), (MASKED, MEMORY), "with memories, received some without"),
+    ((MASKED, MEMORY), (MASKED, 0), "without memories, received some with"),
+    ((MIXED, 0), (MASKED, 0), "with action masks, received some without"),
+    ((MASKED, 0), (MIXED, 0), "without action masks, received some with"),
+])
+def test_batches_that_lack_something_are_refused(given, wanted, message):
+    buffer = ReplayBuffer(wanted[0], 50, wanted[1])
+    with pytest.raises(ValueError, match=message):
+        buffer.add(Streams(np.random.default_rng(0), *given).batch("m0"), "m0")
+    assert buffer.frames == 0
 
 
 def test_agents_that_vanish_do_not_stay_in_the_state():

@@ -2,31 +2,53 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import numpy as np
 import pytest
 
 from envs.specs import ActionSpec, BehaviorSpec, ObservationSpec
 from tests.trainers.contract import TRAJECTORIES, Driver, TrainerContract, same_tensors, through_json
-from tests.trainers.rollouts import ACTIONS, BOTH, BOX, CUT, DISCRETE, HYBRID, TERMINATED, TRUNCATED, policy_of, rollout, spec_of
+from tests.trainers.rollouts import (
+    ACTIONS,
+    BOTH,
+    BOX,
+    CUT,
+    DISCRETE,
+    HYBRID,
+    MASKED_DISCRETE,
+    MASKED_HYBRID,
+    MASKED_MULTI_DISCRETE,
+    TERMINATED,
+    TRUNCATED,
+    network_of,
+    policy_of,
+    rollout,
+    spec_of,
+)
+from trainers import sac_batches
 from trainers.registry import first_weights, make_trainer, policy_distribution
 from trainers.sac import SACTrainer
+from trainers.sac_batches import SACRows, SACSequences
 from trainers.sac_networks import LOG_ALPHA
-from trainers.sac_update import SACRows
 from trainers.settings import BehaviorSettings, SACSettings
 from trainers.trainer import TrainerState
 from trainers.trajectory import TrajectoryBatch
 
 BATCH, STEPS_PER_UPDATE, INIT_STEPS = 16, 8, 32
+slow = pytest.mark.learning  # programs of images and of recurrent networks take long to compile
 
 
-def settings_of(normalize: bool = False, strength: float = 1.0, gamma: float = 0.9, max_steps: int = 1_000, **hyper) -> SACSettings:
+def settings_of(
+    normalize: bool = False, memory: bool = False, strength: float = 1.0, gamma: float = 0.9, max_steps: int = 1_000, **hyper
+) -> SACSettings:
     """Networks as in test_sac_update. The ring of 100 frames wraps in most tests."""
     return SACSettings.model_validate({
         "hyperparameters": {
             "batch_size": BATCH, "buffer_size": 100, "buffer_init_steps": INIT_STEPS, "steps_per_update": STEPS_PER_UPDATE,
             "learning_rate": 0.01, "save_replay_buffer": True, **hyper,
         },
-        "network_settings": {"hidden_units": 8, "num_layers": 1, "activation": "tanh", "normalize": normalize},
+        "network_settings": network_of(memory, normalize=normalize),
         "reward_signals": {"extrinsic": {"gamma": gamma, "strength": strength}},
         "max_steps": max_steps,
     })
@@ -37,8 +59,8 @@ def trainer_of(spec: BehaviorSpec, settings: BehaviorSettings, seed: int = 0) ->
     return make_trainer(spec, settings, np.random.SeedSequence(seed), 100, weights)
 
 
-def driver_of(action: ActionSpec = BOX, seed: int = 0, **changes) -> Driver:
-    spec, settings = spec_of(action), settings_of(**changes)
+def driver_of(action: ActionSpec = BOX, seed: int = 0, observations: str = "vector", **changes) -> Driver:
+    spec, settings = spec_of(action, observations=observations), settings_of(**changes)
     return Driver(trainer_of(spec, settings, seed), spec, settings.network_settings, seed, policy_distribution(settings))
 
 
@@ -50,7 +72,7 @@ def resumed(d: Driver, state: TrainerState | None = None, **changes) -> SACTrain
 
 
 def feed(d: Driver, steps: int, trainer: SACTrainer | None = None) -> None:
-    """`steps` agent steps, one at a time."""
+    """`steps` agent steps, one at a time, each an episode."""
     for _ in range(steps):
         (trainer or d.trainer).process(rollout(d.policy, d.rng, [1]), "manager")
 
@@ -65,10 +87,18 @@ def drain(trainer: SACTrainer) -> list[int]:
     return made
 
 
-def learnt_from(trainer: SACTrainer) -> list[SACRows]:
+def learnt_from(trainer: SACTrainer) -> list[SACRows | SACSequences]:
     """The rows of every later call, in the list returned."""
     rows, update = [], trainer._program.update
     trainer._program.update = lambda r, *rest: rows.append(r) or update(r, *rest)
+    return rows
+
+
+def without_learning(trainer: SACTrainer) -> list[SACRows | SACSequences]:
+    """As `learnt_from`, but nothing is learnt (and nothing compiled): for what happens around it."""
+    rows = []
+    names = ("q1_loss", "q2_loss", "policy_loss", "entropy", "actor_gradient_norm", "critic_gradient_norm", "value/extrinsic")
+    trainer._program.update = lambda r, *_: rows.append(r) or dict.fromkeys(names, 0.0)
     return rows
 
 
@@ -126,6 +156,33 @@ class TestNormalizer(SACContract):
         for load in (d.trainer.load_state, d.trainer.load_weights):
             with pytest.raises(ValueError, match=r"network_settings\.normalize: true"):
                 load(plain)
+
+
+class TestRecurrent(SACContract):
+    """With masks, and everything that is observed: images, vectors, choices, flags; trajectories cut every third step."""
+
+    action = MASKED_HYBRID
+    observations = "dict"
+    horizon = 3
+
+    def settings(self, **hyperparameters):
+        return settings_of(normalize=True, memory=True, **hyperparameters)
+
+
+@slow
+class TestImages(SACContract):
+    action = MASKED_DISCRETE
+    observations = "image"
+
+
+@slow
+class TestRecurrentStateDependentExploration(SACContract):
+    action = HYBRID
+    distribution = "gsde"
+    horizon = 4
+
+    def settings(self, **hyperparameters):
+        return settings_of(memory=True, **{"use_sde": True, "n_step": 3, **hyperparameters})
 
 
 # -- when it learns ---------------------------------------------------------------------------------------------------
@@ -195,6 +252,61 @@ def test_a_call_makes_32_updates_at_most(steps_per_update, steps, made):
     assert d.trainer.policy_updates == len(made)
 
 
+@pytest.mark.parametrize(("bytes_per_call", "made"), [(10**9, [6]), (2_000, [2, 2, 2]), (1, [1] * 6)])
+def test_calls_of_fewer_updates_where_batches_are_large(monkeypatch, bytes_per_call, made):
+    """As with images; what is owed stays what it is. One batch is 896 bytes here."""
+    monkeypatch.setattr(sac_batches, "_BYTES_PER_CALL", bytes_per_call)
+    d = driver_of(steps_per_update=1)
+    rows = without_learning(d.trainer)
+    feed(d, INIT_STEPS + 7)
+    assert drain(d.trainer) == made
+    assert [len(r) for r in rows] == [BATCH * n for n in made]
+    assert d.trainer.updates == 6
+
+
+def episode(d: Driver, begin: int, steps: int, end: int = CUT, number: int = 0) -> TrajectoryBatch:
+    """`steps` agent steps of an episode from step `begin` on."""
+    batch = rollout(d.policy, d.rng, [begin + steps], [end])
+    return dataclasses.replace(
+        batch, **{name: getattr(batch, name)[begin:] for name in ("continuous", "discrete", "log_prob", "reward", "version", "memory")},
+        obs={name: x[begin:] for name, x in batch.obs.items()}, length=np.array([steps], np.int32), begin=np.array([begin]),
+        episode_id=np.array([number]),
+    )
+
+
+def test_without_a_sequence_updates_wait():
+    """Episodes that are known from step 5 to 7 only: in none is there a step that is a multiple of 4, where a sequence may begin.
+    Nothing is owed for that time, however long; counting begins with the first sequence, and one line says so."""
+    d = driver_of(memory=True, buffer_init_steps=0, steps_per_update=1)
+    without_learning(d.trainer)
+    for number in range(15):
+        d.trainer.process(episode(d, 5, 2, number=number), "manager")
+        assert (d.trainer.is_ready(), d.trainer.rows_held) == (False, 0)
+        assert d.trainer.rows_wanted == max(1, BATCH - d.trainer.agent_steps)
+    d.trainer.process(episode(d, 0, 3, number=99), "manager")
+    assert (d.trainer.agent_steps, d.trainer.rows_wanted, d.trainer.rows_held) == (33, 0, 0)
+    assert d.trainer.notices == ["updates are counted from agent step 33 on, where the replay buffer had a first sequence and a full batch"]
+    d.trainer.process(episode(d, 5, 5, number=100), "manager")
+    assert drain(d.trainer) == [4]
+
+
+def test_sequences_may_be_overwritten_and_come_again():
+    """A ring of 20 frames and episodes known from their middle on: waiting once more, without a burst later."""
+    d = driver_of(memory=True, buffer_init_steps=0, steps_per_update=1, buffer_size=20, batch_size=8)
+    without_learning(d.trainer)
+    d.trainer.process(episode(d, 0, 16), "manager")
+    updates = sum(drain(d.trainer))
+    for number in range(1, 12):
+        d.trainer.process(episode(d, 5, 2, number=number), "manager")
+    assert (d.trainer.is_ready(), d.trainer.rows_wanted) == (False, 1)
+    before = d.trainer.updates
+    d.trainer.process(episode(d, 0, 4, number=50), "manager")
+    assert drain(d.trainer) == []
+    d.trainer.process(episode(d, 0, 4, number=51), "manager")
+    assert drain(d.trainer) == [3]
+    assert (before, d.trainer.updates) == (updates, updates + 3)
+
+
 # -- what it learns from ----------------------------------------------------------------------------------------------
 
 
@@ -217,9 +329,9 @@ def rows_from(batch: TrajectoryBatch, **changes) -> SACRows:
 def test_ends_of_trajectories(end, last):
     """C34, C35: the true final observation, 5, and γ where a time limit or the horizon cut it; 0 where the task ended, which wins."""
     rows = rows_from(counted(end))
-    t = rows.inputs[:, 0]
+    t = rows.vector[:, 0]
     assert set(t) == {0.0, 1.0, 2.0, 3.0, 4.0}
-    np.testing.assert_array_equal(rows.next_inputs[:, 0], t + 1.0)
+    np.testing.assert_array_equal(rows.next_vector[:, 0], t + 1.0)
     assert rows.bootstrap.shape == rows.reward.shape == (256, 1)
     np.testing.assert_allclose(rows.bootstrap[:, 0], np.where(t == 4.0, last, 0.9), rtol=1e-6)
 
@@ -229,9 +341,9 @@ def test_n_step_returns_shorten_at_the_end(end):
     """Three steps, k = min(3, 5 − t): Σ γ^i r, the observation k steps on, and γ^k, or 0 if the task ended within them."""
     rewards = [1.0, 2.0, 4.0, 8.0, 16.0]
     rows = rows_from(counted(end, rewards), n_step=3, strength=0.5)
-    t = rows.inputs[:, 0].astype(int)
+    t = rows.vector[:, 0].astype(int)
     k = np.minimum(3, 5 - t)
-    np.testing.assert_array_equal(rows.next_inputs[:, 0], t + k)
+    np.testing.assert_array_equal(rows.next_vector[:, 0], t + k)
     expected = [0.5 * sum(0.9**i * rewards[s + i] for i in range(n)) for s, n in zip(t, k, strict=True)]
     np.testing.assert_allclose(rows.reward[:, 0], expected, rtol=1e-6)
     np.testing.assert_allclose(rows.bootstrap[:, 0], np.where((end == TERMINATED) & (t + k == 5), 0.0, 0.9**k), rtol=1e-6)
@@ -241,10 +353,62 @@ def test_n_step_returns_shorten_at_the_end(end):
 def test_actions_come_as_they_were_taken():
     batch = counted(CUT, action=HYBRID)
     rows = rows_from(batch, action=HYBRID)
-    t = rows.inputs[:, 0].astype(int)
+    t = rows.vector[:, 0].astype(int)
     np.testing.assert_array_equal(rows.continuous, batch.continuous[t])
     np.testing.assert_array_equal(rows.discrete, batch.discrete[t])
     assert np.abs(rows.continuous).max() < 1.0
+
+
+def test_an_update_learns_from_sequences():
+    """Batches of 16 rows: four sequences of 4 rows after a burn-in of 1, whose rows bootstrap from the observation k steps on."""
+    d = driver_of(HYBRID, memory=True, buffer_init_steps=0, n_step=2, strength=0.5)
+    batch = rollout(d.policy, d.rng, [3, 9], [TERMINATED, TRUNCATED], horizon=4)
+    batch.obs["obs"][:, 0] = [*range(3), *range(100, 109)]
+    batch.next_obs["obs"][:, 0] = [3, 104, 108, 109]
+    d.trainer.process(batch, "manager")
+    for _ in range(2):
+        d.trainer.process(d.collect(), "manager")
+    rows = without_learning(d.trainer)
+    assert drain(d.trainer) == [3]
+    assert [len(r) for r in rows] == [3 * 4]
+    drawn = d.trainer._sample(300)
+    first, t = drawn.vector[:, 0, 0], np.arange(5)
+    for start, known, ends in ((0.0, 3, True), (100.0, 5, False), (104.0, 5, False)):
+        i = np.flatnonzero(first == start)[0]
+        np.testing.assert_array_equal(drawn.vector[i, :, 0], start + np.minimum(np.arange(6), known))
+        counts = t < known if start in (0.0, 100.0) else (t >= 1) & (t < known)
+        np.testing.assert_array_equal(drawn.weight[i], counts)
+        k = np.minimum(2, known - t)[:known]
+        np.testing.assert_array_equal(drawn.steps[i, :known], k)
+        np.testing.assert_allclose(drawn.bootstrap[i, :known, 0], np.where(ends & (t[:known] + k == known), 0.0, 0.9**k), rtol=1e-6)
+        row = int(start) if start < 100 else int(start) - 97
+        rewards = 0.5 * batch.reward[row : row + known]
+        expected = [rewards[s] + (0.9 * rewards[s + 1] if s + 1 < known else 0.0) for s in range(known)]
+        np.testing.assert_allclose(drawn.reward[i, :known, 0], expected, rtol=1e-6)
+        np.testing.assert_array_equal(drawn.memory[i], batch.memory[row])
+        assert drawn.begins[i] == (start in (0.0, 100.0))
+
+
+def test_images_stay_as_they_came():
+    """C15, C60: one copy of each frame in its own dtype, and what is drawn is what was stored, byte by byte."""
+    d = driver_of(MASKED_DISCRETE, observations="image", buffer_init_steps=0)
+    batch = d.collect()
+    d.trainer.process(batch, "manager")
+    held = d.trainer._replay._data["obs/eye"]
+    assert (held.dtype, held.shape) == (np.uint8, (100, 6, 5, 3))
+    rows = d.trainer._sample(64)
+    assert rows.vector.shape == (64, 0)
+    by_reward = {reward: row for row, reward in enumerate(batch.reward.tolist())}
+    at = [by_reward[reward] for reward in rows.reward[:, 0].tolist()]
+    assert rows.images[0].dtype == rows.next_images[0].dtype == np.uint8
+    np.testing.assert_array_equal(rows.images[0], batch.obs["eye"][at])
+    np.testing.assert_array_equal(rows.action_mask, batch.action_mask[at])
+    last = batch.starts + batch.length - 1
+    for images, masks, row in zip(rows.next_images[0], rows.next_action_mask, at, strict=True):
+        k = np.flatnonzero(last == row)
+        expected = (batch.next_obs["eye"][k[0]], batch.next_action_mask[k[0]]) if len(k) else (batch.obs["eye"][row + 1], batch.action_mask[row + 1])
+        np.testing.assert_array_equal(images, expected[0])
+        np.testing.assert_array_equal(masks, expected[1])
 
 
 @pytest.mark.parametrize("column", ["obs", "next_obs", "reward"])
@@ -275,13 +439,16 @@ def test_observation_beyond_float32_reaches_neither_statistics_nor_replay():
     assert d.trainer.agent_steps == 0
 
 
-def test_masked_actions_are_refused():
-    d = driver_of(DISCRETE)
+@pytest.mark.parametrize(("action", "memory", "column"), [(MASKED_DISCRETE, False, "action_mask"), (BOX, True, "memory")])
+def test_trajectories_that_lack_something_are_refused(action, memory, column):
+    """Before they are counted or touch statistics."""
+    d = driver_of(action, memory=memory, normalize=True)
     batch = d.collect()
-    batch.action_mask = np.ones((batch.rows, 3), bool)
-    with pytest.raises(ValueError, match="without action masks"):
+    setattr(batch, column, None)
+    with pytest.raises(ValueError, match="received some without"):
         d.trainer.process(batch)
     assert d.trainer.agent_steps == 0
+    assert d.trainer.state().scalars["normalizer_statistics/count"] == {"obs": 0}
 
 
 # -- the normaliser ---------------------------------------------------------------------------------------------------
@@ -303,7 +470,7 @@ def test_every_network_sees_the_same_normalised_observations():
     drain(d.trainer)
     raw = np.concatenate(seen)
     known = np.clip((raw - weights["normalizer/obs/mean"]) / weights["normalizer/obs/std"], -5.0, 5.0)
-    for inputs in (rows[0].inputs, rows[0].next_inputs):
+    for inputs in (rows[0].vector, rows[0].next_vector):
         distance = np.abs(inputs[:, None] - known[None]).max(axis=2).min(axis=1)
         assert distance.max() < 1e-5
         assert 0.5 < inputs.std(axis=0).min() <= inputs.std(axis=0).max() < 2.0
@@ -348,7 +515,7 @@ def test_replay_is_restored():
     trainer = resumed(d)
     assert trainer._replay.rows == d.trainer._replay.rows > 60
     one, two = (t._sample(64) for t in (d.trainer, trainer))
-    for field in SACRows.__dataclass_fields__:
+    for field in ("vector", "next_vector", "continuous", "discrete", "reward", "bootstrap"):
         np.testing.assert_array_equal(getattr(one, field), getattr(two, field))
     assert trainer.notices == []
     assert trainer.rows_wanted == 0
@@ -489,6 +656,22 @@ def test_entropy_of_the_first_policy():
     """Nearly uniform: ln 3; an update more or less does not matter at rate 0."""
     stats = driver_of(DISCRETE, learning_rate=0.0).update()
     assert stats["Policy/Entropy"] == pytest.approx(np.log(3), abs=1e-3)
+
+
+@slow
+def test_entropy_is_that_of_the_rows_that_count():
+    """C67: the first policy is nearly uniform over what is allowed: Σ ln n over the branches, averaged over the rows that count,
+    padding and burn-in left out."""
+    d = driver_of(MASKED_MULTI_DISCRETE, memory=True, learning_rate=0.0)
+    rows = learnt_from(d.trainer)
+    stats = d.update()
+    allowed = np.stack([part.sum(axis=-1) for part in np.split(rows[0].action_mask[:, :-1], [2], axis=-1)], axis=-1)
+    most = np.split(np.log(allowed).sum(axis=-1), len(rows[0]) // 4)  # by update: 4 sequences
+    weight = np.split(rows[0].weight, len(rows[0]) // 4)
+    assert 0.3 < rows[0].weight.mean() < 0.9
+    expected = np.mean([of_rows[counts > 0].mean() for of_rows, counts in zip(most, weight, strict=True)])
+    assert stats["Policy/Entropy"] == pytest.approx(expected, abs=2e-3)
+    assert abs(expected - np.mean(most)) > 0.01
 
 
 def test_update_that_breaks_keeps_the_trainer_as_it_was():

@@ -8,7 +8,7 @@ import math
 import numpy as np
 import pytest
 
-from trainers import sac_losses
+from trainers import graph, sac_losses
 from trainers.distributions import SquashedGaussian
 from trainers.graph import tf
 from trainers.optimizer import AdamState, adam
@@ -115,6 +115,49 @@ def test_choice_without_probability_adds_no_entropy():
     assert np.isfinite(tape.gradient(entropy, logits)).all()
 
 
+@pytest.mark.parametrize("branches", [(3,), (2, 4), (3, 2, 2)])
+def test_expectations_are_those_of_all_joint_actions_that_are_allowed(branches):
+    """C63: the distribution is that of the allowed choices alone, by enumeration; nothing else has a part in value or entropy."""
+    rng, rows = np.random.default_rng(4), 6
+    q, logits = ([rng.standard_normal((*shape, n)) for n in branches] for shape in ((2, rows, 1), (rows,)))
+    allowed = [rng.random((rows, n)) < 0.6 for n in branches]
+    for mask in allowed:
+        mask[np.arange(rows), rng.integers(0, mask.shape[1], rows)] = True
+    log_p = [graph.masked_log_softmax(f32(x), tf.constant(mask)) for x, mask in zip(logits, allowed, strict=True)]
+    value, entropy = sac_losses.expected_value([f32(x) for x in q], log_p), sac_losses.entropies(log_p)
+    for row in range(rows):
+        joints = list(itertools.product(*(np.flatnonzero(mask[row]) for mask in allowed)))
+        weight = np.exp([sum(x[row, a] for x, a in zip(logits, joint, strict=True)) for joint in joints])
+        p = weight / weight.sum()
+        for twin in range(2):
+            of_joint = [np.mean([x[twin, row, 0, a] for x, a in zip(q, joint, strict=True)]) for joint in joints]
+            assert float(value[twin, row, 0]) == pytest.approx(p @ of_joint, abs=1e-5)
+        assert sum(float(part[row]) for part in entropy) == pytest.approx(-(p * np.log(p)).sum(), abs=1e-5)
+
+
+def test_c63_numbers():
+    """Logits (1, 2, 3) under the mask (1, 0, 1): entropy 0.36533, and the value that of p = (0.11920, 0, 0.88080)."""
+    log_p = graph.masked_log_softmax(f32([[1.0, 2.0, 3.0]]), tf.constant([[True, False, True]]))
+    np.testing.assert_allclose(tf.exp(log_p), [[0.11920, 0.0, 0.88080]], atol=6e-6)
+    assert float(sac_losses.entropies([log_p])[0][0]) == pytest.approx(0.36533, abs=6e-6)
+    q = f32(np.broadcast_to([10.0, 1e9, 20.0], (2, 1, 1, 3)))
+    np.testing.assert_allclose(sac_losses.expected_value([q], [log_p]), np.full((2, 1, 1), 18.8080), rtol=1e-5)
+
+
+def test_masked_choices_have_no_gradient():
+    """C63: neither their logits nor their values, through entropy and expectation, also where only one choice is left."""
+    logits, mask = f32([[1.0, 2.0, 3.0], [4.0, 5.0, 6.0]]), tf.constant([[True, False, True], [False, True, False]])
+    q = f32(np.random.default_rng(0).standard_normal((2, 2, 1, 3)))
+    with tf.GradientTape() as tape:
+        tape.watch([logits, q])
+        log_p = graph.masked_log_softmax(logits, mask)
+        total = tf.reduce_sum(sac_losses.entropies([log_p])[0]) + tf.reduce_sum(sac_losses.expected_value([q], [log_p]))
+    of_logits, of_q = (g.numpy() for g in tape.gradient(total, [logits, q]))
+    np.testing.assert_array_equal(of_logits == 0.0, [[False, True, False], [True, True, True]])
+    np.testing.assert_array_equal(of_q == 0.0, np.broadcast_to(~mask.numpy()[None, :, None], q.shape))
+    assert np.isfinite(of_logits).all()
+
+
 # -- targets ----------------------------------------------------------------------------------------------------------
 
 
@@ -141,6 +184,24 @@ def test_critic_loss_is_half_the_mean_square_of_each_critic():
     assert loss.shape == (2,)
     np.testing.assert_allclose(loss, [0.5 * np.mean((q[i] - y) ** 2) for i in range(2)], rtol=1e-5)
     assert float(sac_losses.critic_loss(f32([[[2.0]], [[0.0]]]), f32([[0.0]]))[0]) == 2.0
+
+
+def test_means_over_the_rows_that_count():
+    """C67: what does not count may be anything; nothing counting gives 0, not NaN."""
+    x = f32([[1.0, 10.0], [1e6, -1e6], [3.0, 30.0]])
+    np.testing.assert_array_equal(sac_losses.mean(x, f32([1.0, 0.0, 1.0])), [2.0, 20.0])
+    np.testing.assert_array_equal(sac_losses.mean(x[:, 0], f32([0.0, 0.0, 1.0])), 3.0)
+    np.testing.assert_array_equal(sac_losses.mean(x, f32([0.0, 0.0, 0.0])), [0.0, 0.0])
+    np.testing.assert_array_equal(sac_losses.mean(x[:1], None), x[0])
+
+
+def test_critic_loss_of_the_rows_that_count():
+    rng = np.random.default_rng(5)
+    q, y = rng.standard_normal((2, 7, 2)), rng.standard_normal((7, 2))
+    counts = [0, 2, 3, 6]
+    weight = np.isin(np.arange(7), counts).astype(np.float32)
+    loss = sac_losses.critic_loss(f32(q), f32(y), f32(weight))
+    np.testing.assert_allclose(loss, [0.5 * np.mean((q[i] - y)[counts] ** 2) for i in range(2)], rtol=1e-5)
 
 
 # -- the entropy coefficient ------------------------------------------------------------------------------------------

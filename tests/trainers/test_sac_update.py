@@ -5,33 +5,64 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from tests.trainers.rollouts import ACTIONS, BOX, DISCRETE, HYBRID, spec_of
+from tests.trainers.rollouts import ACTIONS, BOX, DISCRETE, HYBRID, MASKED_HYBRID, network_of, spec_of
 from trainers import sac_update
+from trainers.architecture import architecture
+from trainers.sac_batches import SACRows, SACSequences
 from trainers.sac_graph import STATISTICS
 from trainers.sac_networks import CRITIC, LOG_ALPHA, TARGET, initial_sac_weights
-from trainers.sac_update import UPDATES_PER_CALL, SACProgram, SACRows, tf
+from trainers.sac_update import SACProgram, tf
 from trainers.settings import SACSettings
+from trainers.update_ratio import UPDATES_PER_CALL
 
 BATCH, RATE = 16, 0.01
 
 
-def program_of(action=BOX, tau: float = 0.005, **hyper) -> SACProgram:
+def program_of(action=BOX, tau: float = 0.005, observations: str = "vector", memory: bool = False, **hyper) -> SACProgram:
     """A program with small networks; equal settings share the compiled code with earlier ones, also of test_sac."""
-    spec = spec_of(action)
+    spec = spec_of(action, observations=observations)
     settings = SACSettings.model_validate({
-        "hyperparameters": {"batch_size": BATCH, "tau": tau, **hyper},
-        "network_settings": {"hidden_units": 8, "num_layers": 1, "activation": "tanh"},
+        "hyperparameters": {"batch_size": BATCH, "tau": tau, **hyper}, "network_settings": network_of(memory),
     })
     return SACProgram(spec, settings, initial_sac_weights(spec, settings, np.random.default_rng(5)))
 
 
-def rows_of(updates: int, action=BOX, seed: int = 0) -> SACRows:
-    rng, n, branches = np.random.default_rng(seed), updates * BATCH, action.discrete_branches
-    x, after = (rng.standard_normal((n, 3)).astype(np.float32) for _ in range(2))
-    continuous = np.tanh(rng.standard_normal((n, action.continuous_size))).astype(np.float32)
-    discrete = np.array([rng.integers(0, choices, n) for choices in branches], np.int32).reshape(len(branches), n).T
-    bootstrap = np.where(rng.random((n, 1)) < 0.2, 0.0, 0.9).astype(np.float32)
-    return SACRows(x, after, continuous, discrete, rng.standard_normal((n, 1)).astype(np.float32), bootstrap)
+def rows_of(updates: int, action=BOX, seed: int = 0, observations: str = "vector") -> SACRows:
+    rng, n = np.random.default_rng(seed), updates * BATCH
+    arch = architecture(spec_of(action, observations=observations), network_of())
+    (x, images, masks), after = (seen(arch, rng, n) for _ in range(2))
+    return SACRows(x, after[0], *acted(action, rng, n), images, after[1], masks, after[2])
+
+
+def seen(arch, rng: np.random.Generator, *each: int) -> tuple[np.ndarray, tuple[np.ndarray, ...], np.ndarray | None]:
+    """Vector, images and masks of rows."""
+    masks = rng.random((*each, arch.spec.action.choices)) < 0.7
+    first = np.cumsum((0, *arch.spec.action.discrete_branches[:-1])) if arch.spec.action.discrete_branches else []
+    masks[..., first] = True
+    images = tuple(rng.integers(0, 256, (*each, *image.shape)).astype(np.uint8) for image in arch.images)
+    return rng.standard_normal((*each, arch.vector_width)).astype(np.float32), images, masks if arch.spec.action.masked else None
+
+
+def acted(action, rng: np.random.Generator, *each: int) -> tuple[np.ndarray, ...]:
+    """Continuous and discrete actions, rewards and bootstraps of rows."""
+    discrete = [rng.integers(0, choices, each) for choices in action.discrete_branches]
+    return (
+        np.tanh(rng.standard_normal((*each, action.continuous_size))).astype(np.float32),
+        np.stack(discrete, axis=-1).astype(np.int32) if discrete else np.empty((*each, 0), np.int32),
+        rng.standard_normal((*each, 1)).astype(np.float32), np.where(rng.random((*each, 1)) < 0.2, 0.0, 0.9).astype(np.float32),
+    )
+
+
+def sequences_of(updates: int, action=BOX, seed: int = 0, observations: str = "vector") -> SACSequences:
+    """Four for each update, of 4 rows after a burn-in of 1; half of them in the middle of an episode, some ended early."""
+    rng, n, length = np.random.default_rng(seed), 4 * updates, 5
+    arch = architecture(spec_of(action, observations=observations), network_of(True))
+    vector, images, masks = seen(arch, rng, n, length + 1)
+    rows, begins, t = rng.integers(2, length + 1, n), np.arange(n) % 2 == 0, np.arange(length)
+    weight = (t < rows[:, None]) & (begins[:, None] | (t >= 1))
+    memory = np.where(begins[:, None], 0.0, rng.standard_normal((n, 6))).astype(np.float32)
+    steps = np.clip(rows[:, None] - t, 1, 2).astype(np.int32)
+    return SACSequences(vector, *acted(action, rng, n, length), steps, weight.astype(np.float32), memory, begins, images, masks)
 
 
 def everything(program: SACProgram) -> dict[str, np.ndarray]:
@@ -49,23 +80,24 @@ def assert_same(one: dict[str, np.ndarray], two: dict[str, np.ndarray]) -> None:
         np.testing.assert_array_equal(array, two[name], err_msg=name)
 
 
-def slow_update(program: SACProgram, rows: SACRows, rng: np.random.Generator, max_norm: float | None, learn_alpha: bool = True):
+def slow_update(
+    program: SACProgram, rows: SACRows | SACSequences, rng: np.random.Generator, max_norm: float | None, learn_alpha: bool = True
+):
     """One batch after the other: eager gradients, Adam and targets in float64 NumPy."""
-    graph, updates = program._graph, len(rows) // BATCH
+    graph, arrays = program._graph, program._arrays
+    updates = arrays.fill(rows, rng)
     theta = {k: w.astype(np.float64) for k, w in program.weights().items()}
     target = {k: w.astype(np.float64) for k, w in program.targets().items()}
     m, v, sums = {k: 0.0 for k in theta}, {k: 0.0 for k in theta}, np.zeros(len(STATISTICS) + 1)
-    noise = rng.standard_normal((updates, 2, BATCH, rows.continuous.shape[1]), np.float32)
-    packed = np.concatenate([getattr(rows, name).reshape(len(rows), width) for name, width in graph.columns.items()], axis=1)
     for t in range(1, updates + 1):
         named, fixed = ({k: tf.constant(w, tf.float32) for k, w in tensors.items()} for tensors in (theta, target))
         with tf.GradientTape() as tape:
             tape.watch(named)
-            batch = tf.constant(packed[(t - 1) * BATCH : t * BATCH], tf.float32)
-            loss, (means, values) = graph.loss(named, fixed, batch, tf.constant(noise[t - 1]))
+            batch = graph.unpacked(tf.constant(arrays.packed[t - 1])) | {k: tf.constant(x[t - 1]) for k, x in arrays.blocks.items()}
+            loss, (means, values) = graph.loss(named, fixed, batch, tf.constant(arrays.noise[t - 1]))
         g = {k: np.asarray(x, np.float64) for k, x in tape.gradient(loss, named).items()}
         norms = []
-        for prefix in ("actor/", CRITIC):
+        for prefix in ("actor/", f"{CRITIC}/"):
             mine = [k for k in g if k.startswith(prefix)]
             norms.append(np.sqrt(sum((g[k] ** 2).sum() for k in mine)))
             for k in mine:
@@ -81,12 +113,20 @@ def slow_update(program: SACProgram, rows: SACRows, rng: np.random.Generator, ma
     return theta, target, sums / updates
 
 
-@pytest.mark.parametrize(("action", "hyper"), [
-    (BOX, {}), (HYBRID, {"max_grad_norm": 0.1, "learn_entcoef": False}),
-], ids=["box", "hybrid with clipped gradients and fixed coefficients"])
-def test_agrees_with_a_slow_update(action, hyper):
+CLIPPED = {"max_grad_norm": 0.1, "learn_entcoef": False}
+slow = pytest.mark.learning  # recurrent programs and those of images take long to compile
+
+
+@pytest.mark.parametrize(("action", "how", "hyper"), [
+    pytest.param(BOX, {}, {}, id="box"), pytest.param(HYBRID, {}, CLIPPED, id="hybrid with clipped gradients and fixed coefficients"),
+    pytest.param(MASKED_HYBRID, {"observations": "dict"}, {}, id="dict and masks"),
+    pytest.param(BOX, {"memory": True}, {}, id="recurrent"),
+    pytest.param(MASKED_HYBRID, {"observations": "dict", "memory": True}, {}, id="recurrent, dict and masks", marks=slow),
+])
+def test_agrees_with_a_slow_update(action, how, hyper):
     """C49: Adam on all parameters at once, gradients clipped for actor and critics apart, targets after each step with the new critics."""
-    program, rows = program_of(action, **hyper), rows_of(3, action)
+    rows = (sequences_of if how.get("memory") else rows_of)(3, action, observations=how.get("observations", "vector"))
+    program = program_of(action, **how, **hyper)
     before = program.weights()
     theta, target, means = slow_update(
         program, rows, np.random.default_rng(9), hyper.get("max_grad_norm"), hyper.get("learn_entcoef", True)
@@ -109,7 +149,7 @@ def test_agrees_with_a_slow_update(action, hyper):
 def test_targets_follow_by_tau():
     """C49: from θ' = 0 and θ = 1 with τ = 0.005: 0.005 after 1 update, 0.04889 after 10, 0.39423 after 100."""
     program = program_of()
-    program.set_weights({name: np.ones_like(w) if name.startswith(CRITIC) else w for name, w in program.weights().items()})
+    program.set_weights({name: np.ones_like(w) if name.startswith(f"{CRITIC}/") else w for name, w in program.weights().items()})
     program.set_targets({name: np.zeros_like(w) for name, w in program.targets().items()})
     done = 0
     for until, expected in ((1, 0.005), (10, 0.04889), (100, 0.39423)):
@@ -126,7 +166,7 @@ def test_targets_begin_as_the_critics_and_follow_the_new_ones():
     program = program_of()
     old = program.targets()
     for name, w in program.weights().items():
-        if name.startswith(CRITIC):
+        if name.startswith(f"{CRITIC}/"):
             np.testing.assert_array_equal(old[TARGET + name.removeprefix(CRITIC)], w)
     program.update(rows_of(1), RATE, np.random.default_rng(0))
     new = program.weights()
@@ -193,15 +233,16 @@ def test_calls_of_one_update_are_one_call_of_many():
     many.update(rows, RATE, np.random.default_rng(0))
     for i in range(4):
         part = slice(i * BATCH, (i + 1) * BATCH)
-        single.update(SACRows(*(getattr(rows, f)[part] for f in SACRows.__dataclass_fields__)), RATE, np.random.default_rng(0))
+        names = ("vector", "next_vector", "continuous", "discrete", "reward", "bootstrap")
+        single.update(SACRows(*(getattr(rows, name)[part] for name in names)), RATE, np.random.default_rng(0))
     assert_same(everything(many), everything(single))
 
 
 def test_leftovers_of_earlier_calls_change_nothing():
     """C67: room for 16 updates, of which 2 are made: what lies beyond may be anything, NaN included."""
     clean, dirty = program_of(), program_of()
-    dirty._packed[:] = np.nan
-    dirty._noise[:] = np.nan
+    dirty._arrays.packed[:] = np.nan
+    dirty._arrays.noise[:] = np.nan
     stats = [program.update(rows_of(2), RATE, np.random.default_rng(3)) for program in (clean, dirty)]
     assert stats[0] == stats[1]
     assert_same(everything(clean), everything(dirty))
@@ -256,13 +297,26 @@ def test_every_tensor_of_every_action_space_moves(kind):
         assert (w != before[name]).all(), name
 
 
-@pytest.mark.parametrize("broken", ["reward", "inputs"])
+@slow
+@pytest.mark.parametrize("memory", [False, True], ids=["feed-forward", "recurrent"])
+@pytest.mark.parametrize("observations", ["image", "dict"])
+def test_every_tensor_of_every_network_moves(observations, memory):
+    program = program_of(MASKED_HYBRID, observations=observations, memory=memory)
+    before = {**program.weights(), **program.targets()}
+    rows = (sequences_of if memory else rows_of)(4, MASKED_HYBRID, observations=observations)
+    program.update(rows, RATE, np.random.default_rng(0))
+    for name, w in {**program.weights(), **program.targets()}.items():
+        # A pixel that is black in all images has no gradient; there is none here.
+        assert np.mean(w == before[name]) < 0.01, name
+
+
+@pytest.mark.parametrize("broken", ["reward", "vector"])
 def test_not_finite_update_is_refused_and_changes_nothing(broken):
     """C54: the message has what broke and the extremes of the rows."""
     program, rows = program_of(), rows_of(2)
-    getattr(rows, broken)[3, 0] = np.nan if broken == "inputs" else 1e30
+    getattr(rows, broken)[3, 0] = np.nan if broken == "vector" else 1e30
     before = everything(program)
-    extremes = r"reward -?\d.* … 1e\+30" if broken == "reward" else "inputs nan … nan"
+    extremes = r"reward -?\d.* … 1e\+30" if broken == "reward" else "vector nan … nan"
     with pytest.raises(FloatingPointError, match=rf"(?s)q1 loss.*{extremes}.*α 1"):
         program.update(rows, RATE, np.random.default_rng(0))
     assert_same(everything(program), before)
@@ -273,7 +327,7 @@ def test_targets_that_do_not_fit_leave_the_present_ones():
     program = program_of()
     before = program.targets()
     other = {name: w + 1.0 for name, w in before.items()}
-    other.pop(f"{TARGET}q/bias")
+    other.pop(f"{TARGET}/q/bias")
     with pytest.raises(ValueError, match="target critics.*target_critic/q/bias is missing"):
         program.set_targets(other)
     assert_same(program.targets(), before)

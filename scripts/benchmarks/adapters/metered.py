@@ -23,7 +23,10 @@ CASES: dict[str, dict[str, Any]] = {
     "slow-envs": {"env_id": "CartPole-v1", "sleep_s": 0.010},
     "pendulum": {"env_id": "Pendulum-v1", "sleep_s": 0.0},
     "halfcheetah": {"env_id": "HalfCheetah-v5", "sleep_s": 0.0},
+    "pong": {"env_id": "ALE/Pong-v5", "sleep_s": 0.0},
 }
+ATARI_VECTOR = {"reward_clipping": False, "use_fire_reset": False, "repeat_action_probability": 0.25}
+"""Arguments with which ALE's own vector environment plays the game that the single one plays."""
 DIR = os.environ.get("BENCH_DIR", tempfile.gettempdir())
 
 _serial = itertools.count()
@@ -139,10 +142,41 @@ class Sleep(gym.Wrapper):
         return self.env.step(action)
 
 
+class Stack(gym.Wrapper):
+    """The last four frames in one array ``[4, H, W]``, oldest first: Gymnasium's wrapper has two names, and two types of result."""
+
+    def __init__(self, env: gym.Env) -> None:
+        super().__init__(env)
+        height, width = env.observation_space.shape
+        self.observation_space = gym.spaces.Box(0, 255, (4, height, width), np.uint8)
+        self._frames = np.zeros((4, height, width), np.uint8)
+
+    def reset(self, **kwargs: Any) -> Any:
+        frame, info = self.env.reset(**kwargs)
+        self._frames[:] = frame
+        return self._frames.copy(), info
+
+    def step(self, action: Any) -> Any:
+        frame, *rest = self.env.step(action)
+        self._frames[:-1] = self._frames[1:]
+        self._frames[-1] = frame
+        return self._frames.copy(), *rest
+
+
+def _make_atari(env_id: str) -> gym.Env:
+    """The usual preprocessing: up to 30 no-ops, 4 frames a step and the larger of the last two, grey, 84 × 84, 4 stacked."""
+    import ale_py
+
+    if env_id not in gym.registry:
+        gym.register_envs(ale_py)
+    return Stack(gym.wrappers.AtariPreprocessing(gym.make(env_id, frameskip=1), noop_max=30, frame_skip=4, screen_size=84))
+
+
 def make_env(**_: Any) -> gym.Env:
     """One metered environment of the case that runs now (takes and ignores what a library passes)."""
     settings = CASES[case()]
-    env = gym.make(settings["env_id"])
+    atari = settings["env_id"].startswith("ALE/")
+    env = _make_atari(settings["env_id"]) if atari else gym.make(settings["env_id"])
     if settings["sleep_s"]:
         env = Sleep(env, settings["sleep_s"])
     return Meter(env)
@@ -185,7 +219,12 @@ class VectorTally:
 
 def make_vec_env(num_envs: int, **_: Any) -> Any:
     """The environment's own vector implementation, metered (gymnasium 1.0 or later)."""
-    env = gym.make_vec(CASES[case()]["env_id"], num_envs=num_envs, vectorization_mode="vector_entry_point")
+    env_id, kwargs = CASES[case()]["env_id"], {}
+    if env_id.startswith("ALE/"):
+        import ale_py  # noqa: F401 - it registers the ids
+
+        kwargs = ATARI_VECTOR
+    env = gym.make_vec(env_id, num_envs=num_envs, vectorization_mode="vector_entry_point", **kwargs)
     tally = VectorTally(num_envs, env.metadata["autoreset_mode"] == gym.vector.AutoresetMode.NEXT_STEP)
 
     class Metered(gym.vector.VectorWrapper):

@@ -1,4 +1,4 @@
-"""Parts of a raytrain run outside of a run: the plan of the throughput configuration, and wires that lead nowhere."""
+"""Parts of a raytrain run outside of a run: the plan of a configuration, and wires that lead nowhere."""
 
 from __future__ import annotations
 
@@ -21,11 +21,16 @@ ENDLESS = 10**12
 
 def throughput_plan(seed: int) -> Plan:
     """The plan of ``yaml/benchmarks/cartpole-throughput.yaml`` on the metered native vector env."""
+    return plan_of("benchmarks/cartpole-throughput.yaml", seed)
+
+
+def plan_of(file: str, seed: int) -> Plan:
+    """The plan of a file below ``yaml/`` on the metered native vector env."""
     from envs.gymnasium_env import probe_spec
     from raytrain.config import load_config
     from raytrain.plan import Plan
 
-    config = load_config(ROOT / "yaml" / "benchmarks" / "cartpole-throughput.yaml", {"env": "metered:make_vec_env"})
+    config = load_config(ROOT / "yaml" / file, {"env": "metered:make_vec_env"})
     ((behavior, spec),) = probe_spec(config.env, {}).items()
     envs = config.env_settings
     return Plan(

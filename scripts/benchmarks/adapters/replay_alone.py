@@ -30,6 +30,7 @@ class Worlds:
         self._spec, self._rng = spec, rng
         self._size = spec.observations[0].shape
         self._obs = self._normal(ENVS, *self._size)
+        self._steps = 0
 
     def _normal(self, *shape: int) -> np.ndarray:
         return self._rng.standard_normal(shape, np.float32)
@@ -38,6 +39,7 @@ class Worlds:
         """`steps` rows of each agent."""
         from trainers.trajectory import TrajectoryBatch
 
+        self._steps += steps
         name, rows = self._spec.observations[0].name, ENVS * steps
         path = np.concatenate([self._obs[:, None], self._normal(ENVS, steps, *self._size)], axis=1)
         self._obs = path[:, -1]
@@ -45,9 +47,9 @@ class Worlds:
             obs={name: path[:, :-1].reshape(rows, *self._size)}, next_obs={name: self._obs},
             continuous=np.tanh(self._normal(rows, self._spec.action.continuous_size)), discrete=np.zeros((rows, 0), np.int32),
             log_prob=np.zeros(rows, np.float32), reward=self._normal(rows), version=np.zeros(rows, np.int64), action_mask=None,
-            length=np.full(ENVS, steps, np.int32), terminated=np.zeros(ENVS, bool), truncated=np.zeros(ENVS, bool),
-            agent_id=np.arange(ENVS, dtype=np.int64), episode_id=np.arange(ENVS, dtype=np.int64),
-            episode_return=np.zeros(0, np.float64), episode_length=np.zeros(0, np.int64),
+            memory=None, length=np.full(ENVS, steps, np.int32), begin=np.full(ENVS, self._steps - steps), next_action_mask=None,
+            terminated=np.zeros(ENVS, bool), truncated=np.zeros(ENVS, bool), agent_id=np.arange(ENVS, dtype=np.int64),
+            episode_id=np.arange(ENVS, dtype=np.int64), episode_return=np.zeros(0, np.float64), episode_length=np.zeros(0, np.int64),
         )
 
 
