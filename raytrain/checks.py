@@ -16,7 +16,7 @@ from envs.specs import BehaviorSpec
 from raytrain.config import check_behaviors
 from raytrain.config_problems import contains
 from raytrain.errors import ConfigError, Problem, RunFault
-from raytrain.plan import Plan
+from raytrain.plan import ROW_COPIES, Plan
 from raytrain.settings import RunConfig
 from trainers.architecture import Architecture, ArchitectureError
 from trainers.networks import body_width
@@ -174,7 +174,7 @@ def _buffer_error(config: RunConfig, plan: Plan, message: str) -> ConfigError:
 def _why(plan: Plan) -> str:
     """What makes the memory of a buffer more than its rows."""
     if not isinstance(plan.settings, SACSettings):
-        return f" ({plan.max_rows():,} agent steps with those that may come while it learns, as they came and as they are learnt from)"
+        return f" ({plan.max_rows():,} agent steps with those that may come while it learns, each held {ROW_COPIES} times then)"
     return " (four times its own size, with save_replay_buffer)" if plan.settings.hyperparameters.save_replay_buffer else ""
 
 

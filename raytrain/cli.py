@@ -67,6 +67,7 @@ def _train(options: argparse.Namespace) -> int:
     from raytrain.console import Console
     from raytrain.errors import ClusterError, ConfigError, RunFault, RunFolderError
     from raytrain.run import execute
+    from raytrain.run_folder import has_checkpoint
 
     console, debug = Console(), False
     try:
@@ -74,7 +75,7 @@ def _train(options: argparse.Namespace) -> int:
         overrides = {**_settings(options.set), **overrides}
         config = load_config(options.file, overrides)
         debug = config.debug
-        execute(config, options.local, Callbacks(), console, _command(options))
+        run, outcome = execute(config, options.local, Callbacks(), console, _command(options))
     except (ConfigError, RunFolderError, ClusterError, _UsageError) as error:
         console.error(str(error))
         return 2
@@ -84,7 +85,7 @@ def _train(options: argparse.Namespace) -> int:
     except (CheckpointWriteError, CallbackError) as error:
         console.error(str(error), getattr(error, "user_traceback", ""))
         return 1
-    return 0
+    return 130 if outcome.interrupted and not has_checkpoint(run.path) else 0
 
 
 class _UsageError(ValueError):

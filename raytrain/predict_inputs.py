@@ -47,7 +47,8 @@ def _array(o: ObservationSpec, value: Any) -> np.ndarray:
         raise ValueError(f"Expected the observation {o.name!r}, at {path_text(o.path)} of what the environment gives, received {received}.") from None
     try:
         given = np.asarray(part)
-        array = given.astype(o.dtype, copy=False)
+        with np.errstate(invalid="ignore"):  # NaN as an integer is refused below
+            array = given.astype(o.dtype, copy=False)
     except (TypeError, ValueError) as error:
         raise ValueError(f"Expected observation {o.name!r} to be numbers of the shape {list(o.shape)}, received {type(part).__name__}: {error}") from None
     if array.dtype.kind in "iub" and array.dtype != given.dtype:

@@ -79,7 +79,8 @@ def changed_settings(folder: RunFolder, config: RunConfig) -> list[str]:
     now = flat(yaml.safe_load(to_yaml(config)))
     differ = [key for key in now if before.get(key) != now[key] and not key.startswith("checkpoint_settings.")]
     lines = [f"{key}: {before.get(key)} (before) → {now[key]} (now)" for key in differ]
-    if any(key.endswith((".max_steps", ".schedule_steps")) for key in differ):
+    is_linear = any(key.endswith("_schedule") and value == "linear" for key, value in now.items())
+    if is_linear and any(key.endswith((".max_steps", ".schedule_steps")) for key in differ):
         lines.append("linear schedules now run to another end, so the values they have reached move with it")
     return lines
 

@@ -25,7 +25,7 @@ from raytrain.controller import Controller, Outcome
 from raytrain.errors import RunFault
 from raytrain.plan import Plan, Start
 from raytrain.resume import changed_settings, flat, initial_snapshot, start_of
-from raytrain.run_folder import RunFolder
+from raytrain.run_folder import RunFolder, has_checkpoint
 from raytrain.settings import RunConfig
 from raytrain.snapshot import Snapshot
 from raytrain.startup import startup_rows
@@ -70,7 +70,7 @@ def train(
     Raises:
         ConfigError, RunFolderError, ClusterError: the input is not usable; nothing was started or written.
         RunFault: something broke while running; the last checkpoint is intact.
-        KeyboardInterrupt: interrupted; after a checkpoint has been saved.
+        KeyboardInterrupt: interrupted; after a checkpoint has been saved, but for a trainer that was still starting.
     """
     named = {
         "env_settings.seed": seed, "env_settings.num_envs": num_envs, "distributed.num_env_managers": num_env_managers,
@@ -81,7 +81,7 @@ def train(
     given = {**(overrides or {}), **{k: v for k, v in named.items() if v is not None}}
     run, outcome = execute(load_config(config, given), local, callbacks or Callbacks(**events), console or Console())
     if outcome.interrupted:
-        raise KeyboardInterrupt(f"{outcome.reason}; saved in {run.path}")
+        raise KeyboardInterrupt(f"{outcome.reason}; {'saved in' if has_checkpoint(run.path) else 'nothing was saved yet in'} {run.path}")
     return run
 
 
@@ -242,12 +242,14 @@ def _write_log(folder: RunFolder, fault: RunFault) -> Path:
 
 
 def _say_end(console: Console, plan: Plan, folder: RunFolder, store: CheckpointStore, outcome: Outcome, command: str) -> None:
-    rows = [("agent steps", f"{outcome.agent_steps:,} in {outcome.elapsed_s:,.1f} s")]
+    rows = [("agent steps", f"{outcome.agent_steps:,}"), ("time", f"{outcome.elapsed_s:,.1f} s, starting and stopping included")]
     if outcome.mean_return is not None:
         rows.append(("mean return", f"{outcome.mean_return:,.2f}"))
     rows.append(("run", str(folder.path)))
     rows.append(("curves", f"tensorboard --logdir {folder.path.parent}"))
-    if outcome.balance:
+    if not store.paths():
+        rows.append(("saved", "nothing, since the trainer was still starting; the same command starts the run again"))
+    elif outcome.balance:
         rows.append(("ledger", f"{outcome.balance:,} agent steps are not accounted for: {outcome.ledger}"))
     go_on = outcome.agent_steps < plan.settings.max_steps and store.paths()
     console.ended(outcome.reason, f"{command} --run-id {plan.run_id} --resume" if command and go_on else None, rows)

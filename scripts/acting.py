@@ -32,10 +32,9 @@ from rich.console import Console
 from rich.table import Table
 
 from envs.specs import ActionSpec, BehaviorSpec, ObservationSpec
-from trainers.architecture import Architecture, ImageInput
+from trainers.architecture import Architecture, ImageInput, architecture
 from trainers.encoders import Conv, MaxPool, Residual, encoder_layers, encoder_prefix
-from trainers.initial_weights import initial_actor
-from trainers.networks import body_layers, body_width, encoder_dense
+from trainers.networks import body_layers, body_width, encoder_dense, policy_layout
 from trainers.policy import Policy
 from trainers.settings import NetworkSettings
 
@@ -168,11 +167,20 @@ def engines() -> list[str]:
     return found + (["onnxruntime"] if find_spec("onnxruntime") and find_spec("onnx") else [])
 
 
-def make(engine: str, case: str) -> Callable[[int], Callable[[], np.ndarray]]:
+def random_weights(case: str) -> Weights:
+    """Of a size that keeps the numbers ordinary. Nothing larger is made on the way, which would hide what the engines take."""
+    observation, network = CASES[case]
+    layout, rng = policy_layout(architecture(BehaviorSpec((observation,), DISCRETE), NetworkSettings(**network))), np.random.default_rng(0)
+    weights = {name: rng.standard_normal(shape, dtype=np.float32) for name, shape in layout.items()}
+    for name, w in weights.items():
+        w *= np.float32(1.4 * np.prod(w.shape[:-1]) ** -0.5 if w.ndim > 1 else 0.1) * (0.3 if "/block_" in name else 1.0)
+    return weights
+
+
+def make(engine: str, case: str, weights: Weights) -> Callable[[int], Callable[[], np.ndarray]]:
     """A policy; for a number of agents, a call of it that returns log-probs."""
     observation, network = CASES[case]
     policy = Policy(BehaviorSpec((observation,), DISCRETE), NetworkSettings(**network))
-    weights = initial_actor(policy.architecture, np.random.default_rng(0), "gaussian")
     if engine != "NumPy":
         body = policy._body = {"TensorFlow": TensorFlowBody, "onnxruntime": OnnxBody}[engine](policy.architecture)
         if engine == "TensorFlow" and policy._lstm is not None:
@@ -193,7 +201,8 @@ def make(engine: str, case: str) -> Callable[[int], Callable[[], np.ndarray]]:
 
 def measure(case: str, seconds: float) -> dict[tuple[str, int], tuple[float, float]]:
     """(engine, agents) -> median time of a call on the clock and of the processor, in ms; the engines take turns and have to agree."""
-    made = {engine: make(engine, case) for engine in engines()}
+    weights = random_weights(case)
+    made = {engine: make(engine, case, weights) for engine in engines()}
     result = {}
     for n in AGENTS:
         calls = {engine: calls_of(n) for engine, calls_of in made.items()}
@@ -215,10 +224,10 @@ def measure(case: str, seconds: float) -> dict[tuple[str, int], tuple[float, flo
 
 
 def print_memory(engine: str) -> None:
-    """MB that this process grows by."""
-    process = psutil.Process()
+    """MB that this process grows by, once it has the weights."""
+    process, weights = psutil.Process(), random_weights(MEMORY_CASE)
     before = process.memory_info().rss
-    call = make(engine, MEMORY_CASE)(8)
+    call = make(engine, MEMORY_CASE, weights)(8)
     for _ in range(20):
         call()
     print((process.memory_info().rss - before) / 1e6)

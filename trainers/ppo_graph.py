@@ -33,6 +33,8 @@ VALUE_ROWS = 512
 """Rows of one pass of the value program: their activations stay in a core's cache."""
 VALUE_IMAGES = 64
 """The same where rows hold images."""
+VALUE_SEQUENCES = 64
+"""Sequences of one pass without images: a step of fewer takes hardly less time."""
 
 Tensors = Mapping[str, tf.Tensor]
 """What rows or sequences hold, by name."""
@@ -294,7 +296,9 @@ class PPOGraph:
     @property
     def value_sequences(self) -> int:
         """Sequences of one pass of the value program; each has room for the observation after its last row. 0 without a memory."""
-        return max(1, VALUE_ROWS // (self.sequence_length + 1)) if self.arch.memory else 0
+        if self.arch.memory is None:
+            return 0
+        return max(1, VALUE_IMAGES // self.sequence_length) if self.arch.images else VALUE_SEQUENCES
 
     @property
     def value_rows(self) -> int:
@@ -304,7 +308,7 @@ class PPOGraph:
     @property
     def value_blocks(self) -> int:
         """Passes of one call of the value program at most; few with images, of which each call takes a copy."""
-        return 4 if self.arch.images else 16
+        return 4 if self.arch.images or self.arch.memory else 16
 
     @property
     def value_inputs(self) -> dict[str, tuple[tuple[int, ...], str]]:

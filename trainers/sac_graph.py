@@ -2,7 +2,8 @@
 
 Everything has static shapes; how many of the batches are learnt from is a run-time value. Each trained tensor stays a tensor of
 its own: joining hundreds of thousands of numbers in one vector, as PPO does with its small networks, and taking them apart again
-for each update costs a third of the speed here.
+for each update costs a third of the speed here. With convolutions only what comes after the encoders and the optimizer step are
+compiled, see `trainers.graph.compile_with_xla`.
 
 Letters: ``K``, ``M``, ``Q``, ``L``, ``D`` as in `trainers.sac_batches`; ``R`` rows that losses are taken from, M or Q·L; ``F``, ``C``,
 ``B``, ``S`` as in `trainers.graph`; ``A`` choices of one branch, ``W`` as in `trainers.sac_networks`.
@@ -142,6 +143,18 @@ class SACGraph:
         """Packed columns: name -> width."""
         return packed_columns(self.arch, len(self.signals))
 
+    @functools.cached_property
+    def _loss(self) -> Callable:
+        return self._part(self.loss_of_encoded)
+
+    @functools.cached_property
+    def _step(self) -> Callable:
+        return self._part(self.moved)
+
+    def _part(self, function: Callable) -> Callable:
+        """A part of an update without convolutions: compiled by itself where the whole is not."""
+        return function if graph.compile_with_xla(self.arch) else tf.function(function, jit_compile=True, autograph=False)
+
     # -- updates -----------------------------------------------------------------------------------------------------
 
     def learn(self, progress: Progress, batches: Batches, end: tf.Tensor) -> Progress:
@@ -164,31 +177,27 @@ class SACGraph:
             loss, means = self.loss(named, target, batch, tf.gather(batches.noise, progress.done))
         # A user's model may have variables that no output depends on.
         gradients = tape.gradient(loss, list(named.values()), unconnected_gradients=tf.UnconnectedGradients.ZERO)
-        progress, norms = self._part(self.step)(progress, gradients, batches.learning_rate)
+        progress, norms = self._step(progress, gradients, batches.learning_rate)
         sums = progress.sums + tf.concat([tf.stack([*means[0], *norms]), means[1]], axis=0)
         return progress._replace(done=progress.done + 1, sums=sums)
 
-    def step(self, progress: Progress, gradients: Sequence[tf.Tensor], learning_rate: tf.Tensor) -> tuple[Progress, list[tf.Tensor]]:
+    def moved(self, progress: Progress, gradients: Sequence[tf.Tensor], learning_rate: tf.Tensor) -> tuple[Progress, list[tf.Tensor]]:
         """Parameters, Adam's state and targets one step on; and the norms of the actor's and the critics' gradients."""
         named = dict(zip(self.layout, progress.parameters, strict=True))
         gradients, norms = self._clipped(dict(zip(named, gradients, strict=True)))
-        moved, m, v, step = [], [], [], progress.step
+        parameters, m, v, step = [], [], [], progress.step
         for i, (name, tensor) in enumerate(named.items()):
             state = AdamState(progress.m[i], progress.v[i], progress.step)
             new, (m_i, v_i, step) = adam(tensor, gradients[name], state, learning_rate, self.adam_epsilon)
             if name == LOG_ALPHA:
                 # Not learnt, moments of a run that learnt it, which a resumed one goes on with, must not move it either.
                 new = tf.clip_by_value(new, *_LOG_ALPHA_RANGE) if self.learn_entcoef else tensor
-            moved.append(new)
+            parameters.append(new)
             m.append(m_i)
             v.append(v_i)
-        online = [tensor for name, tensor in zip(named, moved, strict=True) if name.startswith(f"{CRITIC}/")]
+        online = [tensor for name, tensor in zip(named, parameters, strict=True) if name.startswith(f"{CRITIC}/")]
         followed = tuple(old + self.tau * (new - old) for old, new in zip(progress.target, online, strict=True))
-        return progress._replace(parameters=tuple(moved), m=tuple(m), v=tuple(v), step=step, target=followed), norms
-
-    def _part(self, function: Callable) -> Callable:
-        """A part of an update without convolutions: compiled by itself where the whole is not."""
-        return function if graph.compile_with_xla(self.arch) else tf.function(function, jit_compile=True, autograph=False)
+        return progress._replace(parameters=tuple(parameters), m=tuple(m), v=tuple(v), step=step, target=followed), norms
 
     def _clipped(self, gradients: dict[str, tf.Tensor]) -> tuple[dict[str, tf.Tensor], list[tf.Tensor]]:
         """Gradients, clipped where that is asked for, actor and critics apart; and the two norms from before."""
@@ -219,9 +228,9 @@ class SACGraph:
         encoded = sac_features.encode(named, target, batch, self.arch)
         heads, target_heads = ({name: x for name, x in tensors.items() if name not in self._encoders} for tensors in (named, target))
         batch = {name: x for name, x in batch.items() if "image/" not in name}
-        return self._part(self._loss_of_encoded)(heads, target_heads, encoded, batch, noise)
+        return self._loss(heads, target_heads, encoded, batch, noise)
 
-    def _loss_of_encoded(
+    def loss_of_encoded(
         self, named: graph.Parameters, target: graph.Parameters, encoded: Encoded, batch: Batch, noise: tf.Tensor
     ) -> tuple[tf.Tensor, tuple[tuple[tf.Tensor, ...], tf.Tensor]]:
         """`loss` after the encoders."""

@@ -8,6 +8,7 @@ from collections.abc import Callable
 import numpy as np
 
 from envs.specs import BehaviorSpec
+from trainers import graph
 from trainers.networks import Layout, check_weights
 from trainers.optimizer import AdamState
 from trainers.program import Program, extremes
@@ -76,8 +77,11 @@ class SACProgram(Program):
     # -- learning ----------------------------------------------------------------------------------------------------
 
     def compile(self) -> None:
-        """Compile, by a call that learns from no batch: no state and no random number is touched."""
-        self._learn(self._start(), self._batches(0.0), tf.constant(0))
+        """Compile: no state and no random number is touched.
+
+        By a call that learns from no batch; or, where only parts of an update are compiled, from one, and what comes of it is forgotten.
+        """
+        self._learn(self._start(), self._batches(0.0), tf.constant(0 if graph.compile_with_xla(self._graph.arch) else 1))
 
     def update(
         self, rows: SACRows | SACSequences, learning_rate: float, rng: np.random.Generator, between_chunks: Callable[[], None] = lambda: None

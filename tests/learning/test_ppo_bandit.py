@@ -130,11 +130,11 @@ class Recall:
     """Episodes in trajectories of 4 rows, so that no gradient reaches from the answer back to the cue with sequences of 4."""
 
     spec = BehaviorSpec(CONTEXT, ActionSpec("discrete", discrete_branches=(2,), starts=(0,)))
-    steps = 8
+    steps, rows = 8, 2_048
 
     def collect(self, policy: Policy, rng: np.random.Generator) -> TrajectoryBatch:
         """Episodes begin and end together; the trajectories of an episode follow each other."""
-        n, steps = ROWS // self.steps, self.steps
+        n, steps = self.rows // self.steps, self.steps
         cue = rng.integers(0, 2, n)
         obs = np.zeros((n, steps, 3), np.float32)
         obs[:, 0, 0] = 2.0 * cue - 1.0
@@ -175,9 +175,10 @@ def trajectories(obs, next_obs, out: PolicyOutput, reward, version: int, steps: 
 
 def learn(world, updates: int, seed: int = 0, network: dict | None = None, **hyper) -> float:
     """Mean return of the last batch after `updates` updates."""
+    rows = getattr(world, "rows", ROWS)
     settings = PPOSettings.model_validate({
         "hyperparameters": {
-            "buffer_size": ROWS, "batch_size": 128, "learning_rate": 0.01, "num_epoch": 4, "beta": 0.001, "initial_std": 0.5,
+            "buffer_size": rows, "batch_size": 128, "learning_rate": 0.01, "num_epoch": 4, "beta": 0.001, "initial_std": 0.5,
             **hyper,
         },
         "network_settings": {"hidden_units": 16, "num_layers": 1, "activation": "tanh", **(network or {})},
@@ -186,7 +187,7 @@ def learn(world, updates: int, seed: int = 0, network: dict | None = None, **hyp
     rng = np.random.default_rng(seed)
     ours, arch = settings.hyperparameters, architecture(world.spec, settings.network_settings)
     weights = initial_weights(arch, rng, ours.initial_std, shared_critic=ours.shared_critic)
-    trainer = PPOTrainer(world.spec, settings, np.random.SeedSequence(seed), ROWS, weights)
+    trainer = PPOTrainer(world.spec, settings, np.random.SeedSequence(seed), rows, weights)
     policy = Policy(world.spec, settings.network_settings)
     for version in range(updates):
         trainer.published(version)

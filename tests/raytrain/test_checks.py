@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
@@ -127,6 +129,18 @@ def test_a_model_beside_the_file_is_found_and_asked_for_its_width(tmp_path) -> N
         "Toy: network_settings.layers=[64, 32] is not used: the model model_beside_the_file:make stands in place of the dense layers.",
     ]
     assert plan.first_policy()["actor/branch_0/kernel"].shape == (7, 3)
+
+
+def test_the_model_of_the_docs_works(tmp_path) -> None:
+    """As docs/spaces.md has it, with numbers, choices and pixels."""
+    page = (Path(__file__).parents[2] / "docs" / "spaces.md").read_text(encoding="utf-8")
+    (code,) = re.findall(r"^```python\n(# my_model.py.*?)^```", page, re.DOTALL | re.MULTILINE)
+    (tmp_path / "model_of_the_docs.py").write_text(code)
+    observation = spaces.Dict({"arm": spaces.Tuple((VECTOR, spaces.Discrete(3))), "camera": CAMERA})
+    network = {"model": "model_of_the_docs:two_streams", "model_kwargs": {"width": 8}}
+    config, plan = planned(tmp_path, network, observation, env_settings={"seed": 0})
+    assert check_networks(config, plan) == []
+    assert plan.first_policy()["actor/branch_0/kernel"].shape == (8, 3)
 
 
 def test_an_exception_of_the_model_is_the_users_own(tmp_path) -> None:

@@ -172,6 +172,7 @@ def test_numbers_of_other_types_are_taken(obs: Any) -> None:
     ("image", lambda x: np.zeros((6, 7, 3), np.uint8), r"'obs' of shape \[3, 6, 7\], or \[n, 3, 6, 7\] for a batch, received \[6, 7, 3\]"),
     ("image", lambda x: np.full((3, 6, 7), 0.5), r"'obs' as uint8, received 0.5 at index \[0, 0, 0\]"),
     ("image", lambda x: np.full((3, 6, 7), 300), r"'obs' as uint8, received 300 at index \[0, 0, 0\]"),
+    ("box_matrix", lambda x: np.full((2, 3), np.nan), r"'obs' as int16, received nan at index \[0, 0\]"),
     ("discrete", lambda x: 3, r"'obs' element 0 from -2 to 2, received 3"),
     ("nested", lambda x: {"eye": x["eye"]}, r"the observation 'body/0', at \['body'\]\[0\] of what the environment gives, received \['eye'\]"),
     ("nested", lambda x: x["eye"], r"the observation '.*', at .* of what the environment gives"),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -136,6 +138,17 @@ def test_images_say_their_layout(shape: tuple[int, ...], settings: dict, expecte
             seen(space, settings)
     else:
         assert seen(space, settings)["obs"] == f"Box {shape} uint8 → {expected}"
+
+
+def test_the_examples_of_the_page_about_spaces_are_true() -> None:
+    """C60: each shape in the table of images, as docs/spaces.md says it is taken in."""
+    page = (Path(__file__).parents[2] / "docs" / "spaces.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| `\(([\d, ]+)\)` uint8 0–255 \| (image of [^|:(]+)", page, re.MULTILINE)
+    assert len(rows) >= 6
+    for shape, text in rows:
+        space = spaces.Box(0, 255, tuple(int(n) for n in shape.split(",")), np.uint8)
+        found = seen(space, network(vis_encode_type="fully_connected"))["obs"]
+        assert all(part in found for part in text.strip().split(", ")), (shape, found)
 
 
 def test_text_is_left_out_by_name() -> None:

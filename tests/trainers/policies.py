@@ -177,7 +177,7 @@ def slow_lstm(weights, x, memory, name="actor/lstm"):
     h, c = memory[:units], memory[units:]
     kernel, recurrent = (weights[f"{name}/{part}"].astype(np.float64) for part in ("kernel", "recurrent_kernel"))
     z = np.asarray(x) @ kernel + np.asarray(h) @ recurrent + weights[f"{name}/bias"]
-    sigmoid = lambda v: 1 / (1 + math.exp(-v))  # noqa: E731
+    sigmoid = lambda v: 1 / (1 + math.exp(-v))
     new_h, new_c = [], []
     for k in range(units):
         i, f, g, o = (z[gate * units + k] for gate in range(4))

@@ -11,6 +11,7 @@ from envs.specs import ActionSpec, BehaviorSpec, ObservationSpec
 from tests.trainers.policies import fill, slow_encoder
 from trainers import numpy_encoders
 from trainers.architecture import architecture
+from trainers.encoders import Conv, MaxPool
 from trainers.networks import encoder_layout
 from trainers.numpy_encoders import ImageEncoder
 from trainers.settings import NetworkSettings
@@ -153,3 +154,35 @@ def test_memory_does_not_grow_with_the_batch_but_for_the_features():
     numpy_encoder.encode(numpy_encoder.prepare(weights), np.zeros((64, 4, 84, 84), np.uint8))
     stages = numpy_encoder._stages._stages
     assert sum(s.inputs.nbytes + s._copies.nbytes for s in stages) < 4e6
+
+
+@pytest.mark.parametrize("size, stride", [(3, 2), (4, 2), (4, 1), (5, 3), (2, 2)])
+@pytest.mark.parametrize("same", [False, True])
+def test_convolutions_of_any_stride_pad_as_tensorflow_does(size, stride, same):
+    """Also those that no encoder has: an odd number of padded pixels, the last of which comes after the image."""
+    from trainers.graph import tf
+
+    rng = np.random.default_rng(9)
+    for height, width in ((9, 10), (10, 12), (11, 9)):
+        layer = Conv("conv", size, stride, 3, 5, same, relu=False)
+        x, kernel = (rng.normal(size=shape).astype(np.float32) for shape in ((2, height, width, 3), (size, size, 3, 5)))
+        convolution = numpy_encoders._Convolution(layer, 0, (2, height, width, 3))
+        convolution.inputs[...] = x
+        out = np.empty((2, *convolution.out_shape), np.float32)
+        bias = np.arange(5, dtype=np.float32)
+        convolution.run([(kernel.reshape(-1, 5), np.tile(bias, convolution.out_shape[1]))], out)
+        np.testing.assert_allclose(out, tf.nn.conv2d(x, kernel, stride, "SAME" if same else "VALID") + bias, atol=1e-5)
+
+
+@pytest.mark.parametrize("size, stride", [(3, 2), (4, 2), (3, 1), (5, 3), (2, 2)])
+def test_max_pools_of_any_stride_pad_as_tensorflow_does(size, stride):
+    from trainers.graph import tf
+
+    rng = np.random.default_rng(10)
+    for height, width in ((9, 10), (10, 12), (11, 9)):
+        x = rng.normal(size=(2, height, width, 3)).astype(np.float32) - 5
+        pool = numpy_encoders._MaxPool(MaxPool(size, stride), x.shape)
+        pool.inputs[...] = x
+        out = np.empty((2, *pool.out_shape), np.float32)
+        pool.run([], out)
+        np.testing.assert_array_equal(out, tf.nn.max_pool2d(x, size, stride, "SAME"))

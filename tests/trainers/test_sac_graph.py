@@ -10,7 +10,7 @@ from tests.trainers.rollouts import BOX, policy_of, spec_of
 from tests.trainers.sac_cases import BURN_IN, INPUTS, LENGTH, ROWS, SEQUENCES, SIGNALS, case_of
 from trainers.graph import tf
 from trainers.networks import policy_layout
-from trainers.sac_features import transitions_seen
+from trainers.sac_features import encode, transitions_seen
 from trainers.sac_graph import SACGraph
 from trainers.sac_networks import CRITIC, LOG_ALPHA
 from trainers.settings import SACSettings
@@ -100,7 +100,7 @@ def test_entropy_counts_in_the_first_signal_only(kind):
     """Both signals' targets change with α as one does: by the bonus in the first, by nothing in the second."""
     case = case_of(kind)
     named, target, batch, noise = case.tensorflow()
-    _, after = transitions_seen(named, target, batch, case.graph.arch)
+    _, after = transitions_seen(named, encode(named, target, batch, case.graph.arch), batch, case.graph.arch)
     alpha = np.exp(case.weights[LOG_ALPHA])
     plain, raised = (
         case.graph._target(named, target, after, noise[0], batch, tf.unstack(tf.constant(factor * alpha, tf.float32))).numpy()
@@ -235,7 +235,7 @@ def test_acts_as_the_numpy_policy_does(kind, how):
     policy = policy_of(case.spec, network, acting, distribution=case.graph.distribution)
     out = policy.act({"obs": obs}, np.random.default_rng(0), deterministic=True, action_mask=mask)
     named, target, batch, _ = case.tensorflow()
-    now, _ = transitions_seen(named, target, batch, case.graph.arch)
+    now, _ = transitions_seen(named, encode(named, target, batch, case.graph.arch), batch, case.graph.arch)
     acted = case.graph._act(named, now, tf.zeros([ROWS, case.spec.action.continuous_size]))
     np.testing.assert_allclose(acted.continuous, out.actions.continuous, atol=1e-6)
     log_prob = np.zeros(ROWS) if not case.spec.action.continuous_size else -acted.entropies[0].numpy()
@@ -256,7 +256,7 @@ def test_log_std_is_clipped_as_in_the_numpy_policy():
     gradients = tape.gradient(loss, named)
     assert all(np.isfinite(g).all() for g in gradients.values())
     np.testing.assert_array_equal(gradients["actor/log_std/bias"], [0.0, 0.0])
-    now, _ = transitions_seen(named, rest[0], rest[1], case.graph.arch)
+    now, _ = transitions_seen(named, encode(named, *rest[:2], case.graph.arch), rest[1], case.graph.arch)
     assert np.isfinite(case.graph._act(named, now, tf.zeros([ROWS, 2])).entropies[0]).all()
     assert INPUTS == case.graph.arch.vector_width
 

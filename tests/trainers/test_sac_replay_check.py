@@ -22,7 +22,7 @@ from trainers.graph import tf
 from trainers.networks import policy_layout
 from trainers.registry import first_weights
 from trainers.sac import SACTrainer
-from trainers.sac_features import sequences_seen, transitions_seen
+from trainers.sac_features import encode, sequences_seen, transitions_seen
 from trainers.settings import SACSettings
 from trainers.trajectory import TrajectoryBatch
 
@@ -67,7 +67,11 @@ def log_probs(trainer: SACTrainer, updates: int, compiled: bool) -> tuple[np.nda
         (graph.layout, program._parameters), (graph.target_layout, program._target)))
 
     def distributions(batch):
-        now, _ = (transitions_seen if memory is None else sequences_seen)(named, target, batch, graph.arch)
+        encoded = encode(named, target, batch, graph.arch)
+        if memory is None:
+            now, _ = transitions_seen(named, encoded, batch, graph.arch)
+        else:
+            now, _ = sequences_seen(named, target, encoded, batch, graph.arch)
         found = graph.distributions(named, now)
         return [found.log_p] if found.mean is None else [found.log_p, found.mean, found.log_std]
 
