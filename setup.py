@@ -24,6 +24,6 @@ setup(
     python_requires=">=3.11",
     packages=["raytrain", "trainers", "envs"],
     install_requires=REQUIREMENTS,
-    extras_require={**ENVS, "test": ["pytest>=8", "gymnasium[box2d]>=1.1"], "docs": ["matplotlib>=3.8"]},
+    extras_require={**ENVS, "test": ["pytest>=8", "pytest-xdist>=3.6", "gymnasium[box2d]>=1.1", *ENVS["atari"], *ENVS["minigrid"]], "docs": ["matplotlib>=3.8"]},
     entry_points={"console_scripts": ["raytrain = raytrain.cli:main"]},
 )

@@ -223,7 +223,8 @@ def _check_kind(o: ObservationSpec, settings: ObservationSettings) -> None:
     is_image = (settings.kind or o.kind) == "image"
     for key in ("encoder", "channels", "scale"):
         if getattr(settings, key) is not None and not is_image:
-            refuse(key, f"expected {key} only for an image, {o.name!r} is part of the vector; remove it, or add kind: image")
+            instead = ", or add kind: image" if o.kind == "vector" and len(o.shape) in (2, 3, 4) else ""
+            refuse(key, f"expected {key} only for an image, {o.name!r} is part of the vector; remove it{instead}")
     if settings.normalize and (is_image or o.kind in ("categorical", "binary")):
         refuse("normalize", f"expected normalize only for a vector, {o.name!r} is {'an image' if is_image else o.kind}; remove it")
     if settings.channels is not None and len(o.shape) == 2:

@@ -1,6 +1,7 @@
 """The forward pass of actor and critic in TensorFlow, over the same tensors and layers as the NumPy policy.
 
-The one place that imports TensorFlow first. Letters: ``M`` rows, ``Q`` sequences of ``L`` steps, ``I``, ``U``, ``H`` and ``F`` as in
+TensorFlow is imported here and nowhere else first (``from trainers.graph import tf``), because it reads its settings from the
+environment at that moment. Letters: ``M`` rows, ``Q`` sequences of ``L`` steps, ``I``, ``U``, ``H`` and ``F`` as in
 `trainers.architecture`, ``C`` continuous dimensions, ``B`` discrete branches, ``W`` choices of all branches, ``S`` reward signals.
 """
 
@@ -9,8 +10,9 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping, Sequence
 
-os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # before the import: TensorFlow greets at length otherwise
-os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "1")  # before the import: convolutions are twice as fast, and not on by default everywhere
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # it greets at length otherwise
+os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "1")  # convolutions train twice as fast; not on by default on every CPU
+os.environ.setdefault("TF_CPU_ALLOCATOR_USE_BFC", "true")  # memory is kept, not given back: an eighth off an update of images
 
 import numpy as np
 import tensorflow as tf
@@ -167,14 +169,14 @@ def _recurrence(
     longer (one core, 16 or 32 sequences of 16 steps, 64 units).
     """
     length, units = z.shape[0], kernel.shape[-2]
-    # One function for all four gates: σ(z), and tanh(z) = 2σ(2z) − 1 for the third.
-    scale = tf.constant(np.repeat([1.0, 1.0, 2.0, 1.0], units), tf.float32)
+    # One function for all four gates: tanh(z) for the third, σ(z) = ½ tanh(z/2) + ½ for the others.
+    scale, offset = (tf.constant(np.repeat(x, units), tf.float32) for x in ([0.5, 0.5, 1.0, 0.5], [0.5, 0.5, 0.0, 0.5]))
 
     def array(like: tf.Tensor) -> tf.TensorArray:
         return tf.TensorArray(tf.float32, size=length, element_shape=like.shape)
 
     def forward(t, h, c, hs, cs, gates):
-        now = scale * tf.sigmoid(scale * (tf.gather(z, t) + tf.matmul(h, kernel))) - (scale - 1.0)
+        now = scale * tf.tanh(scale * (tf.gather(z, t) + tf.matmul(h, kernel))) + offset
         i, f, g, o = tf.split(now, 4, axis=-1)
         c = f * c + i * g
         h = o * tf.tanh(c)
@@ -191,17 +193,19 @@ def _recurrence(
         slopes = tf.concat([
             g * i * (1.0 - i), earlier_c * f * (1.0 - f), i * (1.0 - tf.square(g)), squashed * o * (1.0 - o),
         ], axis=-1)
-        through = o * (1.0 - tf.square(squashed))
+        through, kernel_t = o * (1.0 - tf.square(squashed)), tf.linalg.matrix_transpose(kernel)
 
-        def backward(t, d_h, d_c, d_z):
+        def backward(t, d_h, d_c, d_hs, d_cs):
             d_h += tf.gather(of_h, t)
             d_c += tf.gather(of_c, t) + d_h * tf.gather(through, t)
-            now = tf.concat([d_c, d_c, d_c, d_h], axis=-1) * tf.gather(slopes, t)
-            return t - 1, tf.matmul(now, kernel, transpose_b=True), d_c * tf.gather(f, t), d_z.write(t, now)
+            d_z = tf.concat([d_c, d_c, d_c, d_h], axis=-1) * tf.gather(slopes, t)
+            return t - 1, tf.matmul(d_z, kernel_t), d_c * tf.gather(f, t), d_hs.write(t, d_h), d_cs.write(t, d_c)
 
-        last = (tf.constant(length - 1), tf.zeros_like(h), tf.zeros_like(c), array(z[0]))
-        _, d_h, d_c, d_z = tf.while_loop(lambda t, *_: t >= 0, backward, last)
-        d_z, earlier_h = d_z.stack(), tf.concat([h[None], hs[:-1]], axis=0)
+        last = (tf.constant(length - 1), tf.zeros_like(h), tf.zeros_like(c), array(h), array(c))
+        _, d_h, d_c, d_hs, d_cs = tf.while_loop(lambda t, *_: t >= 0, backward, last)
+        d_hs, d_cs = d_hs.stack(), d_cs.stack()
+        d_z = tf.concat([d_cs, d_cs, d_cs, d_hs], axis=-1) * slopes  # again: writing it in the loop takes longer
+        earlier_h = tf.concat([h[None], hs[:-1]], axis=0)
         return d_z, tf.matmul(_rows(earlier_h), _rows(d_z), transpose_a=True), d_h, d_c
 
     return (hs, cs), gradients

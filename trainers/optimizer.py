@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from typing import NamedTuple
 
-import tensorflow as tf
+from trainers.graph import tf
 
 BETA_1, BETA_2 = 0.9, 0.999
 

@@ -18,13 +18,12 @@ from typing import NamedTuple
 
 import numpy as np
 
-from trainers import graph, losses  # graph first: it quietens TensorFlow before the import
+from trainers import graph, losses
 from trainers.architecture import Architecture
+from trainers.graph import tf
 from trainers.networks import Layout, actor_layout, critic_layout
 from trainers.optimizer import AdamState, adam, clip_by_global_norm, global_norm
 from trainers.settings import PPOHyperparameters
-
-import tensorflow as tf  # isort: skip
 
 STATISTICS = ("policy_loss", "value_loss", "entropy", "kl", "clip_fraction", "gradient_norm")
 """What an update sums over minibatches, in this order."""

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from trainers.architecture import Architecture, ImageInput
+from trainers.graph import tf
 from trainers.inputs import NetworkInputs
 from trainers.optimizer import AdamState
 from trainers.ppo_graph import STATISTICS, Minibatches, PPOGraph, Progress, compiled
@@ -21,8 +22,6 @@ from trainers.ppo_memory import Sequences
 from trainers.program import Program, extremes, named
 from trainers.settings import PPOHyperparameters
 from trainers.trainer import Weights
-
-import tensorflow as tf  # isort: skip
 
 _CHUNK_S = 1.0  # longest time between two calls of between_chunks, about
 _FIRST_CHUNK = 4  # minibatches, while the speed of this machine is not known: of images they may take a second

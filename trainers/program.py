@@ -8,12 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from trainers import graph  # noqa: F401 - it quietens TensorFlow before the import
+from trainers.graph import tf
 from trainers.networks import Layout, check_weights
 from trainers.optimizer import AdamState
 from trainers.trainer import TrainerState, Weights
-
-import tensorflow as tf  # isort: skip
 
 
 class Program:

@@ -53,6 +53,7 @@ def play(env: BatchedEnv, env_steps: int) -> list[Episode]:
         env.close()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("env", "kwargs", "env_steps", "shape", "end"), [
     ("ALE/Breakout-v5", {}, 500, (4, 84, 84), "terminated"),
     ("ALE/Breakout-v5", {"episodic_life": True}, 150, (4, 84, 84), "terminated"),
@@ -115,6 +116,7 @@ def test_copies_have_the_registrations_defaults() -> None:
     env.close()
 
 
+@pytest.mark.slow
 def test_every_environment_has_its_own_seed() -> None:
     """C80, C81: as an array, from the run's seed tree by the index in the run; other ones after a resume, and none at a second reset."""
     def seeds(first_env_index: int, num_envs: int, begun: int = 0) -> list[int]:
@@ -135,6 +137,7 @@ def test_every_environment_has_its_own_seed() -> None:
     assert seeds(1, 1, begun=5) == [env_seeds(np.random.SeedSequence(1), 1, 5).reset]
 
 
+@pytest.mark.slow
 def test_seeds_make_the_games() -> None:
     """The same seeds give the same games, others give others: by the no-ops and the actions that are repeated."""
     games = [play(make("ALE/SpaceInvaders-v5", {}, 2, "auto", seed), 40) for seed in (1, 1, 2)]

@@ -244,8 +244,8 @@ def test_constructor_error(stepping: str) -> None:
 @pytest.mark.parametrize("stepping", ["inline", "threads", "processes", "auto"])
 def test_refused_space(stepping: str) -> None:
     """A space that is not supported is a ValueError at construction, in every stepping mode."""
-    refused = spaces.Dict({"vec": spaces.Box(0, 1, (2,)), "notes": spaces.Tuple((spaces.Text(3),))})
-    with pytest.raises(ValueError, match=r"^WithSpaces: the observation space at \['notes'\]\[0\] is Text.*; supported are: Box of any rank"):
+    refused = spaces.Dict({"vec": spaces.Box(0, 1, (2,)), "notes": spaces.Tuple((spaces.Sequence(spaces.Discrete(3)),))})
+    with pytest.raises(ValueError, match=r"^WithSpaces: the observation space at \['notes'\]\[0\] is Sequence.*; supported are: Box of any rank"):
         make("tests.envs.worlds:WithSpaces", num_envs=2, stepping=stepping, observation=refused)
 
 

@@ -199,6 +199,7 @@ def learn(world, updates: int, seed: int = 0, network: dict | None = None, **hyp
     return float(world.collect(policy, rng).episode_return.mean())
 
 
+@pytest.mark.slow
 def test_learns_a_bandit():
     """Guessing earns 0.33. The control, rewards of other rows, stays there."""
     assert learn(Bandit("discrete"), 15) > 0.9
@@ -256,6 +257,7 @@ def test_learns_through_the_normaliser():
 MEMORY = {"memory": {"sequence_length": 4, "memory_size": 32}}
 
 
+@pytest.mark.slow
 def test_learns_under_masks():
     """C63: a forbidden choice is never taken, and the best allowed one is learnt; guessing among the allowed ones earns 0.5."""
     world = MaskedBandit()

@@ -95,6 +95,7 @@ def learn(world, rounds: int, seed: int = 0, network: dict | None = None, gamma:
     return float(world.collect(policy, rng).episode_return.mean())
 
 
+@pytest.mark.slow
 def test_learns_a_bandit():
     """Guessing earns 0.33. The control, rewards of the other sign, makes for the wrong actions."""
     assert learn(Bandit("discrete"), 15) > 0.9
@@ -158,6 +159,7 @@ def test_learns_through_the_normaliser():
 # -- masks, images, memory ---------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_learns_under_masks():
     """C63: a forbidden choice is never taken, and the best allowed one is learnt; guessing among the allowed ones earns 0.5."""
     world = MaskedBandit()

@@ -70,7 +70,7 @@ REFUSED = [
     ),
     (
         {"observations": {"arm/0": {"encoder": "resnet"}}}, DICT, "observations.arm/0.encoder", 7,
-        "expected encoder only for an image, 'arm/0' is part of the vector; remove it, or add kind: image",
+        "expected encoder only for an image, 'arm/0' is part of the vector; remove it",
     ),
     (
         {"observations": {"arm/1": {"kind": "vector"}}}, DICT, "observations.arm/1.kind", 7,

@@ -60,6 +60,7 @@ def test_the_same_seed_gives_the_same_bytes_and_another_does_not(tmp_path):
     assert any(not np.array_equal(a[k], c[k]) for k in a if k.startswith("actor/"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("use_sde", [False, True])
 def test_a_loaded_policy_acts_within_the_bounds(tmp_path, use_sde):
     """C57: also with state-dependent noise, which trains, saves and loads; deterministic actions repeat, samples do not."""
@@ -94,6 +95,7 @@ class Still(Target):
         return np.full(2, 0.5, np.float32)
 
 
+@pytest.mark.slow
 def test_both_kinds_of_actions_together(tmp_path):
     """Two continuous dimensions and two branches: it trains, and the policy that is loaded acts within the space."""
     kwargs = {"action": "hybrid", "dimensions": 2}

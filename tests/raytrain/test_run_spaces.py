@@ -13,6 +13,8 @@ from raytrain.cli import main
 from raytrain.errors import RunFault, RunFolderError
 from tests.raytrain.spaces_runs import Everything, config, train
 
+pytestmark = pytest.mark.slow
+
 
 def tensors(run: raytrain.Run) -> dict[str, np.ndarray]:
     """The trainer's, of the newest checkpoint."""

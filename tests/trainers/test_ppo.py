@@ -85,6 +85,7 @@ class TestMultiDiscreteSharedCritic(PPOContract):
         return settings_of(shared_critic=True, entropy_reduction="mean", **hyperparameters)
 
 
+@pytest.mark.slow
 class TestRewardScalingAndTargetKL(PPOContract):
     """The optional parts that have state or change the flow."""
 
@@ -94,6 +95,7 @@ class TestRewardScalingAndTargetKL(PPOContract):
         return settings_of(reward_scaling=True, target_kl=0.5, max_grad_norm=None, value_clip=False, **hyperparameters)
 
 
+@pytest.mark.slow
 class TestImages(PPOContract):
     """A network that XLA does not compile."""
 
@@ -108,6 +110,7 @@ class TestImages(PPOContract):
         """See the other classes: this one has no such layer."""
 
 
+@pytest.mark.slow
 class TestDictMasksAndMemory(PPOContract):
     """Everything at once: observations of every kind, normalised, masks, sequences across trajectories, hybrid actions."""
 
@@ -119,6 +122,7 @@ class TestDictMasksAndMemory(PPOContract):
         return settings_of(memory=True, **hyperparameters)
 
 
+@pytest.mark.slow
 class TestMemorySharedCritic(PPOContract):
     action = DISCRETE
     horizon = 5

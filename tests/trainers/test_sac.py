@@ -128,10 +128,12 @@ class TestMultiDiscrete(SACContract):
     action = ACTIONS["multi_discrete"]
 
 
+@pytest.mark.slow
 class TestHybrid(SACContract):
     action = HYBRID
 
 
+@pytest.mark.slow
 class TestStateDependentExploration(SACContract):
     """With n-step returns, a fraction of steps per update and a falling learning rate."""
 
@@ -158,6 +160,7 @@ class TestNormalizer(SACContract):
                 load(plain)
 
 
+@pytest.mark.slow
 class TestRecurrent(SACContract):
     """With masks, and everything that is observed: images, vectors, choices, flags; trajectories cut every third step."""
 
@@ -170,12 +173,14 @@ class TestRecurrent(SACContract):
 
 
 @slow
+@pytest.mark.slow
 class TestImages(SACContract):
     action = MASKED_DISCRETE
     observations = "image"
 
 
 @slow
+@pytest.mark.slow
 class TestRecurrentStateDependentExploration(SACContract):
     action = HYBRID
     distribution = "gsde"
