@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping, Sequence
 
-os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # it greets at length otherwise
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # it greets at length otherwise
 os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "1")  # convolutions train twice as fast; not on by default on every CPU
 os.environ.setdefault("TF_CPU_ALLOCATOR_USE_BFC", "true")  # memory is kept, not given back: an eighth off an update of images
 
@@ -35,7 +35,8 @@ def compile_with_xla(arch: Architecture) -> bool:
 
     On a CPU, XLA's convolutions take 8 to 20 times as long as oneDNN's, which a `tf.function` without XLA uses, and matrix products
     of image patches in XLA 1.7 times. Everything else is faster with XLA: it joins the many small operations of dense networks.
-    Measured on 2 cores (AVX2), nature_cnn, minibatches of 256, forward and backward: 914 rows a core and second with oneDNN, 40 with XLA.
+    Measured on 2 cores (AVX2), nature_cnn, minibatches of 256, forward and backward: about 900 rows a core and second with oneDNN,
+    40 with XLA.
     """
     return arch.model is None and not any(convolutions(image, "") for image in arch.images)
 
@@ -134,7 +135,9 @@ def remember(
     return lstm(parameters[layer.kernel], parameters[layer.recurrent_kernel], parameters[layer.bias], x, memory)
 
 
-def lstm(kernel: tf.Tensor, recurrent_kernel: tf.Tensor, bias: tf.Tensor, x: tf.Tensor, memory: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+def lstm(
+    kernel: tf.Tensor, recurrent_kernel: tf.Tensor, bias: tf.Tensor, x: tf.Tensor, memory: tf.Tensor
+) -> tuple[tf.Tensor, tf.Tensor]:
     """A recurrent layer (`trainers.networks.Lstm`) over sequences that all begin with their own memory.
 
     What comes after a sequence's end (padding) never reaches what comes before it. Several layers of one shape run side by side
@@ -162,11 +165,11 @@ def lstm(kernel: tf.Tensor, recurrent_kernel: tf.Tensor, bias: tf.Tensor, x: tf.
 def _recurrence(
     z: tf.Tensor, kernel: tf.Tensor, h: tf.Tensor, c: tf.Tensor
 ) -> tuple[tuple[tf.Tensor, tf.Tensor], Callable[[tf.Tensor, tf.Tensor], tuple[tf.Tensor, ...]]]:
-    """h and c after each step ``[L, …, Q, H]``, from what the inputs give to the gates ``[L, …, Q, 4·H]`` and h, c before the first.
+    """h and c after each step ``[L, …, Q, H]``, from what inputs give to the gates ``[L, …, Q, 4·H]`` and h, c before the first.
 
     Loops both ways with as little as possible inside, and the gradient of the kernel as one product over all steps. With unrolled
-    steps a program takes 20 times as long to compile and twice as long to run; with the compiler's own gradient of the loop, 15 %
-    longer (one core, 16 or 32 sequences of 16 steps, 64 units).
+    steps a program takes 20 times as long to compile and twice as long to run; with the compiler's own gradient of the loop a
+    quarter longer (one core, 16 or 32 sequences of 16 steps, 32 or 64 units). Half and more of the time is matrix products.
     """
     length, units = z.shape[0], kernel.shape[-2]
     # One function for all four gates: tanh(z) for the third, σ(z) = ½ tanh(z/2) + ½ for the others.

@@ -215,8 +215,9 @@ class PPOTrainer:
         rewards = {"extrinsic": np.concatenate([held.reward for held in self._held])}
         advantage, target = np.zeros(batch.rows, np.float32), np.empty_like(values.value)
         for s, (name, signal) in enumerate(self._signals.items()):
+            value, bootstrap = values.value[:, s], values.bootstrap[:, s]
             one, target[:, s] = generalized_advantages(
-                rewards[name], values.value[:, s], batch.length, batch.terminated, values.bootstrap[:, s], signal.gamma, self._hyper.lambd
+                rewards[name], value, batch.length, batch.terminated, bootstrap, signal.gamma, self._hyper.lambd
             )
             advantage += one
         return advantage, target

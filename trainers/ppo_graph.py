@@ -130,8 +130,8 @@ class PPOGraph:
     def of(cls, arch: Architecture, settings: PPOHyperparameters, signals: tuple[str, ...]) -> PPOGraph:
         """The graph that `settings` ask for."""
         return cls(
-            channels_last(arch.as_given()), signals, settings.batch_size, settings.shared_critic, settings.value_coef, settings.value_clip,
-            settings.max_grad_norm, settings.adam_epsilon, settings.entropy_reduction,
+            channels_last(arch.as_given()), signals, settings.batch_size, settings.shared_critic, settings.value_coef,
+            settings.value_clip, settings.max_grad_norm, settings.adam_epsilon, settings.entropy_reduction,
         )
 
     @property
@@ -161,7 +161,7 @@ class PPOGraph:
 
     @property
     def stored(self) -> dict[str, tuple[tuple[int, ...], str]]:
-        """Name -> shape and dtype of everything a row holds: what is small in one matrix, so that a minibatch is one gather of it."""
+        """Name -> shape and dtype of what a row holds: everything small in one matrix, of which a minibatch is one gather."""
         action = self.arch.spec.action
         mask = {"action_mask": ((action.choices,), "bool")} if action.masked else {}
         return {"packed": ((sum(self.columns.values()),), "float32"), **mask, **self.images}
@@ -202,7 +202,8 @@ class PPOGraph:
         gradient = tf.concat([tf.reshape(g, [-1]) for g in gradients], axis=0)
         # Where XLA does not compile the whole, it still makes one loop of this: on millions of parameters three times as fast.
         step = self.step if self.compile_with_xla else tf.function(self.step, jit_compile=True, autograph=False)
-        parameters, state, norm = step(progress.parameters, gradient, AdamState(progress.m, progress.v, progress.step), learning_rate)
+        state = AdamState(progress.m, progress.v, progress.step)
+        parameters, state, norm = step(progress.parameters, gradient, state, learning_rate)
         done = progress.done + 1
         epoch_kl, epoch_ends = progress.epoch_kl + means[STATISTICS.index("kl")], done % minibatches.count == 0
         return Progress(
@@ -249,10 +250,10 @@ class PPOGraph:
         self, named: graph.Parameters, minibatch: Minibatch, clip_ratio: tf.Tensor, entropy_coef: tf.Tensor
     ) -> tuple[tf.Tensor, tuple[tf.Tensor, ...], tf.Tensor]:
         """policy loss + ``value_coef`` · value loss − β · entropy; the first five of `STATISTICS`; the largest |ratio − 1|."""
-        column, weight, scope = self.columns_of(minibatch), minibatch.weight, self.scopes[-1]
-        features, _ = self.features(named, minibatch, "actor")
-        log_prob, entropy = self.log_prob_and_entropy(named, features, minibatch)
-        value = graph.values(named, features if scope == "actor" else self.features(named, minibatch, scope)[0], self.arch, self.signals)
+        column, weight = self.columns_of(minibatch), minibatch.weight
+        features = {scope: self.features(named, minibatch, scope)[0] for scope in self.scopes}
+        log_prob, entropy = self.log_prob_and_entropy(named, features["actor"], minibatch)
+        value = graph.values(named, features[self.scopes[-1]], self.arch, self.signals)
         log_ratio = losses.log_importance_ratio(log_prob, column["log_prob"][:, 0], weight)
         ratio = tf.exp(log_ratio)
         policy_loss = losses.clipped_surrogate_loss(ratio, column["advantage"][:, 0], clip_ratio, weight)
@@ -267,7 +268,9 @@ class PPOGraph:
         """The packed columns by name, float32 ``[M, width]``."""
         return dict(zip(self.columns, tf.split(minibatch.rows["packed"], list(self.columns.values()), axis=1), strict=True))
 
-    def log_prob_and_entropy(self, named: graph.Parameters, features: tf.Tensor, minibatch: Minibatch) -> tuple[tf.Tensor, tf.Tensor]:
+    def log_prob_and_entropy(
+        self, named: graph.Parameters, features: tf.Tensor, minibatch: Minibatch
+    ) -> tuple[tf.Tensor, tf.Tensor]:
         """Of the actions of a minibatch and of the distributions they come from, float32 ``[M]`` each; see `graph`."""
         column = self.columns_of(minibatch)
         return graph.log_prob_and_entropy(

@@ -1,6 +1,6 @@
 """Sequences of a recurrent PPO: how trajectories are cut, and what the critic remembers before each.
 
-Letters: ``N`` rows, ``K`` trajectories, ``Q`` sequences, ``L`` rows of the longest one, ``M`` size of a memory, ``S`` reward signals.
+Letters: ``K`` trajectories, ``Q`` sequences, ``L`` rows of the longest one, ``M`` size of a memory.
 """
 
 from __future__ import annotations
@@ -35,7 +35,11 @@ class Sequences:
 
 
 def cut_into_sequences(length: np.ndarray, sequence_length: int) -> Sequences:
-    """Trajectories of `length` rows (int ``[K]``, each at least 1) cut into sequences of `sequence_length` from their first row on."""
+    """Trajectories cut into sequences of `sequence_length` rows from their first row on; the last one of each may be shorter.
+
+    Args:
+        length: int ``[K]``, rows of each trajectory, at least 1.
+    """
     length = length.astype(np.int64)
     pieces = -(-length // sequence_length)
     trajectory = np.repeat(np.arange(len(length)), pieces)

@@ -42,7 +42,7 @@ class PPORows:
         target, old_value: float32 ``[N, S]``.
         action_mask: bool ``[N, W]``; None unless actions are masked.
         sequences: what makes a minibatch with a memory; None without.
-        memory: ``actor`` and ``critic`` (not with a shared one) -> memory before the first row of each sequence, float32 ``[Q, M]``.
+        memory: ``actor`` and ``critic`` (not with a shared one) -> memory before each sequence's first row, float32 ``[Q, M]``.
     """
 
     inputs: NetworkInputs
@@ -186,9 +186,9 @@ class PPOProgram(Program):
         return memory_after
 
     def staged(self, parts: Sequence[NetworkInputs]) -> NetworkInputs:
-        """All rows of `parts`, whose images are as they were stored, with channels last; copied once, to where an update wants them.
+        """All rows of `parts`, whose images are as they were stored, with channels last.
 
-        The images are valid until the next call.
+        The images are copied once, to where an update wants them: valid until the next call.
         """
         self._make_room(sum(len(part) for part in parts))
         images = [self._rows[name] for name in self._graph.images]

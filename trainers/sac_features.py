@@ -6,12 +6,12 @@ as in `trainers.architecture`, ``W`` as in `envs.specs`; a leading 2 is the twin
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from trainers import graph  # first: it quietens TensorFlow before the import
 from trainers.architecture import Architecture
 from trainers.networks import body_layers, lstm_layer
-from trainers.recurrence import lstms
 from trainers.sac_critics import twin_dense
 from trainers.sac_networks import CRITIC, TARGET, critic_body
 
@@ -80,31 +80,51 @@ def sequences_seen(
     The actor goes on from the memory it had when it acted, critics begin with zeros; all see a sequence from its first step on.
     No gradient goes back into the burn-in, except of a sequence that begins its episode: its first rows count.
     """
-    mask, (sequences, length) = batch.get("action_mask"), batch["vector"].shape[:2]
-    x = [graph.body(named, encoded.actor[0], body_layers(arch), arch.activation)]
-    for tensors, scope, rows in ((named, CRITIC, encoded.critic), (target, TARGET, encoded.target)):
-        x += tf.unstack(_before_memory(tensors, scope, rows, arch))
-    kernels, recurrent_kernels, biases = [], [], []
-    for tensors, scope in ((named, "actor"), (named, CRITIC), (target, TARGET)):
-        layer = lstm_layer(arch, scope)
-        for name, all_of in ((layer.kernel, kernels), (layer.recurrent_kernel, recurrent_kernels), (layer.bias, biases)):
-            all_of += [tensors[name]] if scope == "actor" else tf.unstack(tensors[name])
-    memory = tf.pad(batch["memory"][None], [[0, len(kernels) - 1], [0, 0], [0, 0]])
-    outputs = lstms(
-        kernels, recurrent_kernels, biases, [tf.reshape(part, [sequences, length, part.shape[1]]) for part in x], memory,
-        batch["begins"], arch.memory.burn_in, trained=3,
-    )
+    mask, sequences = batch.get("action_mask"), batch["vector"].shape[0]
+    actor = graph.body(named, encoded.actor[0], body_layers(arch), arch.activation)
+    trained = tf.concat([actor[None], _before_memory(named, CRITIC, encoded.critic, arch)], axis=0)
+    # Actor and critics side by side in one loop; the targets, which need no gradients, in another.
+    pairs = zip(lstm_layer(arch, "actor").layout, lstm_layer(arch, CRITIC).layout, strict=True)
+    weights = [tf.concat([named[ours][None], named[theirs]], axis=0) for ours, theirs in pairs]
+    memory = tf.pad(batch["memory"][None], [[0, 2], [0, 0], [0, 0]])
+    trained = _remembered(weights, trained, memory, arch.memory.burn_in, batch["begins"])
+    following = _before_memory(target, TARGET, encoded.target, arch)
+    weights = [target[name] for name in lstm_layer(arch, TARGET).layout]
+    following = _remembered(weights, following, tf.zeros([2, sequences, arch.memory_size]))
     seen = []
-    for critics, steps in ((outputs[1:3], slice(None, -1)), (outputs[3:], slice(1, None))):
+    for critics, steps in ((trained[1:], slice(None, -1)), (following, slice(1, None))):
         twins = critics[:, :, steps]
         allowed = None if mask is None else by_row(mask[:, steps])
-        seen.append(Seen(by_row(outputs[0, :, steps]), tf.reshape(twins, [2, -1, twins.shape[3]]), allowed))
+        seen.append(Seen(by_row(trained[0, :, steps]), tf.reshape(twins, [2, -1, twins.shape[3]]), allowed))
     return seen[0], seen[1]
 
 
 def _before_memory(named: graph.Parameters, scope: str, encoded: tf.Tensor, arch: Architecture) -> tf.Tensor:
     """Dense layers of both critics before their recurrent layers: ``[Q·(L + 1), E]`` -> ``[2, Q·(L + 1), U]``."""
     return twin_dense(named, tf.broadcast_to(encoded[None], [2, *encoded.shape]), critic_body(arch, scope), arch.activation)
+
+
+def _remembered(
+    weights: Sequence[tf.Tensor], x: tf.Tensor, memory: tf.Tensor, burn_in: int = 0, begins: tf.Tensor | None = None
+) -> tf.Tensor:
+    """Outputs of recurrent layers side by side over sequences, float32 ``[…, Q, L + 1, H]``.
+
+    Args:
+        weights: of `graph.lstm`, ``[…, …]``.
+        x: float32 ``[…, Q·(L + 1), U]``.
+        memory: float32 ``[…, Q, 2H]``, before the first step.
+        burn_in: steps into which no gradient goes back from later ones.
+        begins: bool ``[Q]``, sequences into whose first steps it does.
+    """
+    *lead, rows, width = x.shape
+    sequences = memory.shape[-2]
+    x = tf.reshape(x, [*lead, sequences, rows // sequences, width])
+    if not burn_in:
+        return graph.lstm(*weights, x, memory)[0]
+    warm, memories = graph.lstm(*weights, x[..., :burn_in, :], memory)
+    memory = memories[..., -1, :]
+    rest, _ = graph.lstm(*weights, x[..., burn_in:, :], tf.where(begins[:, None], memory, tf.stop_gradient(memory)))
+    return tf.concat([warm, rest], axis=-2)
 
 
 def _images(batch: Batch, prefix: str = "") -> list[tf.Tensor]:

@@ -145,15 +145,12 @@ class SACGraph:
 
     @functools.cached_property
     def _loss(self) -> Callable:
-        return self._part(self.loss_of_encoded)
+        """`loss_of_encoded`, compiled by itself where the whole is not; but not with a memory: XLA refuses the gradient of its loops then."""
+        return _compiled_part(self.loss_of_encoded, self.arch) if self.arch.memory is None else self.loss_of_encoded
 
     @functools.cached_property
     def _step(self) -> Callable:
-        return self._part(self.moved)
-
-    def _part(self, function: Callable) -> Callable:
-        """A part of an update without convolutions: compiled by itself where the whole is not."""
-        return function if graph.compile_with_xla(self.arch) else tf.function(function, jit_compile=True, autograph=False)
+        return _compiled_part(self.moved, self.arch)
 
     # -- updates -----------------------------------------------------------------------------------------------------
 
@@ -306,6 +303,11 @@ class SACGraph:
         return Acted(continuous, policy.log_p, entropies + sac_losses.entropies(policy.log_p))
 
 
+def _compiled_part(function: Callable, arch: Architecture) -> Callable:
+    """A part of an update without convolutions: compiled by itself where the whole is not."""
+    return function if graph.compile_with_xla(arch) else tf.function(function, jit_compile=True, autograph=False)
+
+
 def _later(value: tf.Tensor, steps: tf.Tensor, length: int) -> tf.Tensor:
     """From values one step after each row those `steps` after it, ``[Q·L, S]``.
 
@@ -314,6 +316,7 @@ def _later(value: tf.Tensor, steps: tf.Tensor, length: int) -> tf.Tensor:
         steps: float32 ``[Q·L, 1]``, at least 1, none beyond its sequence's end.
     """
     at = tf.range(length)[None] + tf.reshape(tf.cast(steps, tf.int32), [-1, length]) - 1
+    at = tf.maximum(at, 0)  # arrays that hold nothing yet, with which a program is compiled, have 0 steps
     by_sequence = tf.reshape(value, [-1, length, value.shape[1]])
     return tf.reshape(tf.gather(by_sequence, at, axis=1, batch_dims=1), value.shape)
 

@@ -23,6 +23,7 @@ from trainers.settings import PPOSettings
 from trainers.trajectory import TrajectoryBatch
 
 ROWS = 512
+LEFT_OR_RIGHT = ActionSpec("discrete", discrete_branches=(2,), starts=(0,))
 CONTEXT = (ObservationSpec("obs", (3,)),)
 SPACES = {
     "discrete": ActionSpec("discrete", discrete_branches=(3,), starts=(0,)),
@@ -109,9 +110,7 @@ class MaskedBandit:
 class Corner:
     """Images 6 × 5 × 1, bright on the left or on the right."""
 
-    spec = BehaviorSpec(
-        (ObservationSpec("obs", (6, 5, 1), "uint8", "image", is_uint8_image=True),), ActionSpec("discrete", discrete_branches=(2,), starts=(0,)),
-    )
+    spec = BehaviorSpec((ObservationSpec("obs", (6, 5, 1), "uint8", "image", is_uint8_image=True),), LEFT_OR_RIGHT)
 
     def collect(self, policy: Policy, rng: np.random.Generator) -> TrajectoryBatch:
         """Episodes of one step."""
@@ -129,7 +128,7 @@ class Corner:
 class Recall:
     """Episodes in trajectories of 4 rows, so that no gradient reaches from the answer back to the cue with sequences of 4."""
 
-    spec = BehaviorSpec(CONTEXT, ActionSpec("discrete", discrete_branches=(2,), starts=(0,)))
+    spec = BehaviorSpec(CONTEXT, LEFT_OR_RIGHT)
     steps, rows = 8, 2_048
 
     def collect(self, policy: Policy, rng: np.random.Generator) -> TrajectoryBatch:

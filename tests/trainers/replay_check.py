@@ -33,9 +33,9 @@ def rows_of(program: PPOProgram, arch: Architecture, batch: TrajectoryBatch) -> 
     if arch.memory:
         sequences = cut_into_sequences(batch.length, arch.memory.sequence_length)
         memory = {"actor": batch.memory[sequences.start], "critic": np.zeros((len(sequences), arch.memory_size), np.float32)}
+    inputs = program.staged([network_inputs(arch, batch.obs)])
     return PPORows(
-        program.staged([network_inputs(arch, batch.obs)]), batch.continuous, batch.discrete, batch.log_prob, zeros[:, 0], zeros, zeros,
-        batch.action_mask, sequences, memory,
+        inputs, batch.continuous, batch.discrete, batch.log_prob, zeros[:, 0], zeros, zeros, batch.action_mask, sequences, memory,
     )
 
 

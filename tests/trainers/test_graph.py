@@ -80,7 +80,7 @@ def log_prob_of(arch, weights, continuous, discrete, mask=None):
 
 
 def test_joint_log_prob_of_branches():
-    """C56: the old policy gives the branches' choices 0.5 and 0.25, together ln -> -2.07944; the new one 0.6 and 0.2: ratio 0.96."""
+    """C56: the old policy gives the branches' choices 0.5 and 0.25, so -2.07944; the new one 0.6 and 0.2: ratio 0.96."""
     old = heads_only(MULTI_DISCRETE, logits=[np.log([0.5, 0.5]), np.log([0.25, 0.25, 0.25, 0.25])])
     new = heads_only(MULTI_DISCRETE, logits=[np.log([0.6, 0.4]), np.log([0.2, 0.3, 0.3, 0.2])])
     before, after = (log_prob_of(*policy, [], [0, 0])[0] for policy in (old, new))
@@ -102,7 +102,7 @@ def test_joint_log_prob_of_a_hybrid_action():
 
 
 def test_masked_choices_have_probability_and_gradient_0():
-    """C63: logits (1, 2, 3), mask (1, 0, 1) -> p (0.11920, 0, 0.88080), entropy 0.36533; the masked logit has gradient exactly 0."""
+    """C63: logits (1, 2, 3), mask (1, 0, 1) -> p (0.11920, 0, 0.88080), entropy 0.36533; the masked logit has gradient 0."""
     logits, allowed = tf.constant([[1.0, 2.0, 3.0]]), tf.constant([[True, False, True]])
     p = tf.exp(graph.masked_log_softmax(logits, allowed)).numpy()[0]
     np.testing.assert_allclose(p, [0.11920, 0.0, 0.88080], atol=5e-6)
@@ -256,7 +256,7 @@ def test_trainers_load_neither_ray_nor_the_system():
 
 
 @pytest.mark.parametrize(("network", "expected"), [
-    ({"vis_encode_type": "match3"}, False), ({"vis_encode_type": "fully_connected"}, True), ({"model": "some.module:factory"}, False),
+    ({"vis_encode_type": "match3"}, False), ({"vis_encode_type": "fully_connected"}, True), ({"model": "a.module:factory"}, False),
 ], ids=["convolutions", "dense layers", "a model of the user's"])
 def test_what_xla_compiles(network, expected):
     assert graph.compile_with_xla(architecture(spec_of(DISCRETE, observations="dict"), network_of(**network))) == expected

@@ -30,7 +30,9 @@ from trainers.ppo_graph import tf
 from trainers.ppo_memory import cut_into_sequences
 from trainers.ppo_update import Coefficients
 
-ACTIONS = {"box": BOX, "discrete": DISCRETE, "masked multi_discrete": MASKED_MULTI_DISCRETE, "hybrid": HYBRID, "masked hybrid": MASKED_HYBRID}
+ACTIONS = {
+    "box": BOX, "discrete": DISCRETE, "masked multi_discrete": MASKED_MULTI_DISCRETE, "hybrid": HYBRID, "masked hybrid": MASKED_HYBRID,
+}
 
 
 def acted(action, observations="vector", memory=False, lengths=(5, 1, 9, 13, 4)):
@@ -57,7 +59,7 @@ def test_stored_log_probs_and_memories_come_out_of_the_graph(observations, actio
     check_replay(*acted(ACTIONS[action], observations, memory))
 
 
-@pytest.mark.learning
+@pytest.mark.slow
 @pytest.mark.parametrize("memory", [False, True], ids=["feed-forward", "lstm"])
 @pytest.mark.parametrize("action", ACTIONS)
 @pytest.mark.parametrize("observations", OBSERVATIONS)
@@ -83,6 +85,31 @@ def test_every_encoder_and_order_of_axes(kind):
     check_replay(arch, weights, batch)
     other = replace(batch, obs={"obs": batch.obs["obs"][:, ::-1].copy()})
     assert np.abs(replayed(arch, weights, other)[0] - batch.log_prob).max() > 1e-4, "what is seen makes no difference here"
+
+
+def own_model(inputs):
+    """Of all observations of a Dict, with a convolution."""
+    import keras
+
+    x = keras.layers.Conv2D(4, 3, activation="relu")(inputs["eye"])
+    parts = [keras.layers.Flatten()(x), *(x for name, x in inputs.items() if name != "eye")]
+    return keras.layers.Dense(7, activation="tanh")(keras.layers.Concatenate()(parts))
+
+
+@pytest.mark.parametrize("memory", [False, True], ids=["feed-forward", "lstm"])
+def test_a_model_of_the_users(memory):
+    """It acts and learns as other networks do: the replay check, and an update that moves each of its tensors."""
+    network = network_of(memory, model=f"{__name__}:own_model")
+    arch, weights, batch = acted_by(spec_of(MASKED_HYBRID, observations="dict"), network, (7, 9))
+    check_replay(arch, weights, batch)
+    program = program_of(arch, weights, batch.rows, batch_size=8, buffer_size=8)
+    rows = rows_of(program, arch, batch)
+    signal = np.random.default_rng(0).standard_normal((batch.rows, 1)).astype(np.float32)
+    rows = replace(rows, advantage=signal[:, 0], target=signal)
+    program.update(rows, Coefficients(0.01, 0.2, 0.01), np.random.default_rng(0))
+    moved = {name for name, w in program.weights().items() if (w != weights[name]).any()}
+    assert moved == program.weights().keys()
+    assert {f"{scope}/model/{i}" for scope in ("actor", "critic") for i in range(4)} <= {name.rpartition("/")[0] for name in moved}
 
 
 @pytest.mark.parametrize("wrong", ["after", "zeros", "inputs", "mask"])

@@ -32,11 +32,11 @@ NETWORK = NetworkSettings(hidden_units=8, num_layers=1, activation="tanh")
 NOW = Coefficients(learning_rate=0.01, clip_ratio=0.2, entropy_coef=0.02)
 
 
-def program_of(action=DISCRETE, max_rows=100, **hyper) -> PPOProgram:
+def program_of(action=DISCRETE, max_rows=100, network=NETWORK, **hyper) -> PPOProgram:
     """A program with small networks; equal settings and capacity share the compiled code with earlier ones."""
     spec = spec_of(action)
     settings = PPOHyperparameters(**{"batch_size": 16, "buffer_size": 64, "num_epoch": 3, **hyper})
-    arch = architecture(spec, NETWORK)
+    arch = architecture(spec, network)
     return PPOProgram(arch, settings, ["extrinsic"], max_rows, initial_weights(arch, np.random.default_rng(5)))
 
 
@@ -164,9 +164,10 @@ def test_one_trace_per_program():
     assert {name: count - before[name] for name, count in program.traces.items()} == {"learn": 1, "values": 0}
 
 
-def test_no_input_is_a_constant_of_the_compiled_program():
+@pytest.mark.parametrize("network", [NETWORK, network_of(memory=True)], ids=["feed-forward", "lstm"])
+def test_no_input_is_a_constant_of_the_compiled_program(network):
     """C14: XLA takes inputs of some operations for constants and compiles anew for each of their values, without a trace."""
-    program = program_of()
+    program = program_of(network=network)
     minibatches = program._minibatches(30, NOW)
     for compiled, inputs in (
         (program._compiled.learn, (program._start(), minibatches, tf.constant(3))),
@@ -185,7 +186,8 @@ def test_images_are_turned_once():
         arch = architecture(spec, network_of())
         settings = PPOHyperparameters(batch_size=4, buffer_size=8)
         program = PPOProgram(arch, settings, ["extrinsic"], 8, initial_weights(arch, np.random.default_rng(0)))
-        parts = [NetworkInputs(np.empty((n, 0), np.float32), (random_observations(spec, np.random.default_rng(n), n)["obs"],)) for n in (3, 5)]
+        stored = [random_observations(spec, np.random.default_rng(n), n)["obs"] for n in (3, 5)]
+        parts = [NetworkInputs(np.empty((len(x), 0), np.float32), (x,)) for x in stored]
         staged = program.staged(parts)
         expected = turn(np.concatenate([part.images[0] for part in parts]))
         np.testing.assert_array_equal(staged.images[0], expected)

@@ -73,5 +73,6 @@ class Rows:
 def test_extremes_of_everything_that_has_numbers():
     """Arrays inside dataclasses, tuples and dicts; no masks, nothing empty, nothing that is not there."""
     image = np.array([[7, 250]], np.uint8)
-    rows = Rows(NetworkInputs(np.empty((2, 0), np.float32), (image,)), np.array([-1.5, 2e30]), np.array([True]), {"actor": np.array([0.5])})
+    inputs = NetworkInputs(np.empty((2, 0), np.float32), (image,))
+    rows = Rows(inputs, np.array([-1.5, 2e30]), np.array([True]), {"actor": np.array([0.5])})
     assert extremes(rows) == "inputs images 0 7 … 250, old value -1.5 … 2e+30, memory actor 0.5 … 0.5"

@@ -36,7 +36,7 @@ from trainers.trainer import TrainerState
 from trainers.trajectory import TrajectoryBatch
 
 BATCH, STEPS_PER_UPDATE, INIT_STEPS = 16, 8, 32
-slow = pytest.mark.learning  # programs of images and of recurrent networks take long to compile
+slow = pytest.mark.slow  # programs of images and of recurrent networks take long to compile
 
 
 def settings_of(
@@ -128,12 +128,12 @@ class TestMultiDiscrete(SACContract):
     action = ACTIONS["multi_discrete"]
 
 
-@pytest.mark.slow
+@slow
 class TestHybrid(SACContract):
     action = HYBRID
 
 
-@pytest.mark.slow
+@slow
 class TestStateDependentExploration(SACContract):
     """With n-step returns, a fraction of steps per update and a falling learning rate."""
 
@@ -160,7 +160,7 @@ class TestNormalizer(SACContract):
                 load(plain)
 
 
-@pytest.mark.slow
+@slow
 class TestRecurrent(SACContract):
     """With masks, and everything that is observed: images, vectors, choices, flags; trajectories cut every third step."""
 
@@ -173,14 +173,12 @@ class TestRecurrent(SACContract):
 
 
 @slow
-@pytest.mark.slow
 class TestImages(SACContract):
     action = MASKED_DISCRETE
     observations = "image"
 
 
 @slow
-@pytest.mark.slow
 class TestRecurrentStateDependentExploration(SACContract):
     action = HYBRID
     distribution = "gsde"

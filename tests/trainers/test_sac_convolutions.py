@@ -101,13 +101,13 @@ def test_convolutions():
     check(trainer_of(vis_encode_type="match3"))
 
 
-@pytest.mark.learning
+@pytest.mark.slow
 @pytest.mark.parametrize("memory", [False, True], ids=["feed-forward", "recurrent"])
 def test_convolutions_with_masks_and_memory(memory):
     check(trainer_of(MASKED_HYBRID, memory=memory, vis_encode_type="match3"))
 
 
-@pytest.mark.learning
+@pytest.mark.slow
 def test_a_model_of_the_users(own_model):
     """Its variables are shared by the twins; its output joins the action in their dense layers."""
     trainer = trainer_of(model=own_model, model_kwargs={"width": 7})
@@ -119,7 +119,7 @@ def test_a_model_of_the_users(own_model):
     check(trainer)
 
 
-@pytest.mark.learning
+@pytest.mark.slow
 def test_a_recurrent_model_of_the_users(own_model):
     """Straight into the recurrent layers, as in the actor."""
     trainer = trainer_of(BOX, observations="image", memory=True, model=own_model)
@@ -129,7 +129,7 @@ def test_a_recurrent_model_of_the_users(own_model):
     check(trainer)
 
 
-@pytest.mark.learning
+@pytest.mark.slow
 def test_one_trace_for_any_number_of_updates():
     """C14."""
     trainer = trainer_of(BOX, observations="image", vis_encode_type="match3")

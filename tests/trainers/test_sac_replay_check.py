@@ -141,7 +141,7 @@ def test_masks_of_another_step_show():
         check(trainer, batch)
 
 
-@pytest.mark.learning
+@pytest.mark.slow
 @pytest.mark.parametrize("memory", [False, True], ids=["feed-forward", "recurrent"])
 @pytest.mark.parametrize("observations", OBSERVATIONS)
 @pytest.mark.parametrize("space", SPACES)

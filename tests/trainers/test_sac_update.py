@@ -114,7 +114,7 @@ def slow_update(
 
 
 CLIPPED = {"max_grad_norm": 0.1, "learn_entcoef": False}
-slow = pytest.mark.learning  # recurrent programs and those of images take long to compile
+slow = pytest.mark.slow  # recurrent programs and those of images take long to compile
 
 
 @pytest.mark.parametrize(("action", "how", "hyper"), [
