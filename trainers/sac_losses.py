@@ -1,7 +1,8 @@
 """SAC's distributions and losses as pure functions of TensorFlow tensors.
 
 Letters: ``M`` rows of a batch, ``C`` continuous dimensions, ``A`` choices of one branch, ``S`` reward signals; a leading 2 is the
-twin critics. With sequences, rows are theirs, one after another, and some of them, padding and burn-in, do not count. Entropies and log-probabilities are in nats, those of continuous actions in policy space [-1, 1].
+twin critics. With sequences, rows are theirs, one after another, and some of them, padding and burn-in, do not count. Entropies
+and log-probabilities are in nats, those of continuous actions in policy space [-1, 1].
 """
 
 from __future__ import annotations
