@@ -27,7 +27,6 @@ def compilation_cache_dir() -> Path:
 
 def set_up_tensorflow(threads: int) -> None:
     """Load TensorFlow quietly, with `threads` threads, and with XLA's persistent compilation cache (3.8 → 1.8 s for PPO)."""
-    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     cache = compilation_cache_dir()
     if "TF_XLA_FLAGS" not in os.environ:
         try:
@@ -35,7 +34,7 @@ def set_up_tensorflow(threads: int) -> None:
             os.environ["TF_XLA_FLAGS"] = f"--tf_xla_persistent_cache_directory={cache}"
         except OSError as error:  # a cache is not worth a run
             logger.warning("No compilation cache in %s (%s): programs are compiled anew each time.", cache, error)
-    import tensorflow as tf
+    from trainers.quiet_tensorflow import tf
 
     if tf.config.threading.get_intra_op_parallelism_threads() == threads:  # a second run in one process: it is running already
         return

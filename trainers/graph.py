@@ -1,26 +1,20 @@
 """The forward pass of actor and critic in TensorFlow, over the same tensors and layers as the NumPy policy.
 
-TensorFlow is imported here and nowhere else first (``from trainers.graph import tf``), because it reads its settings from the
-environment at that moment. Letters: ``M`` rows, ``Q`` sequences of ``L`` steps, ``I``, ``U``, ``H`` and ``F`` as in
+Letters: ``M`` rows, ``Q`` sequences of ``L`` steps, ``I``, ``U``, ``H`` and ``F`` as in
 `trainers.architecture`, ``C`` continuous dimensions, ``B`` discrete branches, ``W`` choices of all branches, ``S`` reward signals.
 """
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Mapping, Sequence
 
-os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # it greets at length otherwise
-os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "1")  # convolutions train twice as fast; not on by default on every CPU
-os.environ.setdefault("TF_CPU_ALLOCATOR_USE_BFC", "true")  # memory is kept, not given back: an eighth off an update of images
-
 import numpy as np
-import tensorflow as tf
 
 from trainers.architecture import Architecture, ImageInput
 from trainers.distributions import HALF_LOG_2PI
 from trainers.encoders import Conv, MaxPool, Residual, convolutions, encoder_layers, encoder_prefix
 from trainers.networks import LOG_STD, Dense, action_heads, body_layers, encoder_dense, lstm_layer, value_heads
+from trainers.quiet_tensorflow import tf
 
 Parameters = Mapping[str, tf.Tensor]
 """Tensor name -> float32 tensor, as laid out in `trainers.networks`."""
@@ -128,11 +122,25 @@ def features(parameters: Parameters, vector: tf.Tensor, images: Sequence[tf.Tens
 
 
 def remember(
-    parameters: Parameters, x: tf.Tensor, memory: tf.Tensor, arch: Architecture, scope: str
-) -> tuple[tf.Tensor, tf.Tensor]:
-    """The recurrent layer of a scope over sequences, see `lstm`."""
-    layer = lstm_layer(arch, scope)
-    return lstm(parameters[layer.kernel], parameters[layer.recurrent_kernel], parameters[layer.bias], x, memory)
+    parameters: Parameters, inputs: Sequence[tf.Tensor], memories: Sequence[tf.Tensor], arch: Architecture, scopes: Sequence[str]
+) -> tuple[list[tf.Tensor], list[tf.Tensor]]:
+    """The recurrent layers of some scopes over the same sequences, see `lstm`.
+
+    Side by side: a loop of both layers takes a tenth to a fifth less time than two loops.
+
+    Args:
+        inputs, memories: of each scope, float32 ``[Q, L, U]`` and ``[Q, M]``.
+
+    Returns:
+        Outputs and memories of each scope.
+    """
+    layers = [lstm_layer(arch, scope) for scope in scopes]
+    if len(layers) == 1:
+        outputs, after = lstm(*(parameters[name] for name in layers[0].layout), inputs[0], memories[0])
+        return [outputs], [after]
+    tensors = [tf.stack([parameters[name] for name in names]) for names in zip(*(layer.layout for layer in layers), strict=True)]
+    outputs, after = lstm(*tensors, tf.stack(inputs), tf.stack(memories))
+    return tf.unstack(outputs), tf.unstack(after)
 
 
 def lstm(

@@ -25,11 +25,12 @@ import numpy as np
 
 from envs.specs import Observations
 from trainers.architecture import Architecture, ArchitectureError, ImageInput, ModelReference, VectorInput
-from trainers.graph import Parameters, tf
+from trainers.graph import Parameters
 from trainers.networks import Layout
+from trainers.quiet_tensorflow import tf
 from trainers.trainer import Weights
 
-import keras  # isort: skip - after trainers.graph, which loads TensorFlow quietly
+import keras  # isort: skip - after TensorFlow, which greets less then
 
 ModelWeights = tuple[tf.Tensor, ...]
 """The model's variables, in its own order."""

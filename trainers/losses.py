@@ -6,7 +6,7 @@ never matters, neither for a loss nor for its gradient.
 
 from __future__ import annotations
 
-from trainers.graph import tf
+from trainers.quiet_tensorflow import tf
 
 
 def weighted_sum(weight: tf.Tensor, x: tf.Tensor) -> tf.Tensor:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from typing import NamedTuple
 
-from trainers.graph import tf
+from trainers.quiet_tensorflow import tf
 
 BETA_1, BETA_2 = 0.9, 0.999
 

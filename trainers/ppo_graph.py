@@ -1,4 +1,4 @@
-"""PPO's programs: all epochs and minibatches of an update, and the value estimates of many rows, as pure functions of tensors.
+"""PPO's update: all epochs and minibatches in one program, as a pure function of tensors.
 
 Everything has static shapes: rows are padded to a capacity, how many there are is a run-time value. All parameters are one flat
 vector. Without a memory an update shuffles rows; with one it shuffles sequences of consecutive rows, each of which starts from a
@@ -11,8 +11,7 @@ parameters of all networks, ``Q`` sequences, ``L`` rows of the longest one, ``I`
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
@@ -20,20 +19,13 @@ import numpy as np
 
 from trainers import graph, losses
 from trainers.architecture import Architecture
-from trainers.graph import tf
 from trainers.networks import Layout, actor_layout, critic_layout
 from trainers.optimizer import AdamState, adam, clip_by_global_norm, global_norm
+from trainers.quiet_tensorflow import tf
 from trainers.settings import PPOHyperparameters
 
 STATISTICS = ("policy_loss", "value_loss", "entropy", "kl", "clip_fraction", "gradient_norm")
 """What an update sums over minibatches, in this order."""
-
-VALUE_ROWS = 512
-"""Rows of one pass of the value program: their activations stay in a core's cache."""
-VALUE_IMAGES = 64
-"""The same where rows hold images."""
-VALUE_SEQUENCES = 64
-"""Sequences of one pass without images: a step of fewer takes hardly less time."""
 
 Tensors = Mapping[str, tf.Tensor]
 """What rows or sequences hold, by name."""
@@ -108,7 +100,7 @@ def channels_last(arch: Architecture) -> Architecture:
 
 @dataclass(frozen=True)
 class PPOGraph:
-    """All that shapes the programs; what changes from update to update are their inputs.
+    """All that shapes the program; what changes from update to update are its inputs.
 
     Attributes:
         arch: for inputs that come normalised, and images with their channels last (see `channels_last`).
@@ -251,7 +243,7 @@ class PPOGraph:
     ) -> tuple[tf.Tensor, tuple[tf.Tensor, ...], tf.Tensor]:
         """policy loss + ``value_coef`` · value loss − β · entropy; the first five of `STATISTICS`; the largest |ratio − 1|."""
         column, weight = self.columns_of(minibatch), minibatch.weight
-        features = {scope: self.features(named, minibatch, scope)[0] for scope in self.scopes}
+        features, _ = self.features(named, minibatch)
         log_prob, entropy = self.log_prob_and_entropy(named, features["actor"], minibatch)
         value = graph.values(named, features[self.scopes[-1]], self.arch, self.signals)
         log_ratio = losses.log_importance_ratio(log_prob, column["log_prob"][:, 0], weight)
@@ -278,77 +270,23 @@ class PPOGraph:
             minibatch.rows.get("action_mask"),
         )
 
-    def features(self, named: graph.Parameters, minibatch: Minibatch, scope: str) -> tuple[tf.Tensor, tf.Tensor | None]:
-        """What the heads of a scope stand on, float32 ``[M, F]``; and the memory after each row ``[Q, L, size]``, None without."""
+    def features(self, named: graph.Parameters, minibatch: Minibatch) -> tuple[Tensors, Tensors]:
+        """What the heads of each scope stand on, float32 ``[M, F]``; and its memory after each row ``[Q, L, size]``, with memories."""
         vector, images = self.columns_of(minibatch)["vector"], [minibatch.rows[name] for name in self.images]
-        return self._features(named, vector, images, scope, minibatch.memory.get(scope))
+        return self.features_of(named, vector, images, self.scopes, minibatch.memory)
 
-    def _features(
-        self, named: graph.Parameters, vector: tf.Tensor, images: Sequence[tf.Tensor], scope: str, memory: tf.Tensor | None
-    ) -> tuple[tf.Tensor, tf.Tensor | None]:
-        x = graph.features(named, vector, images, self.arch, scope)
-        if memory is None:
-            return x, None
-        x = tf.reshape(x, [memory.shape[0], -1, x.shape[1]])
-        outputs, memories = graph.remember(named, x, memory, self.arch, scope)
-        return tf.reshape(outputs, [vector.shape[0], outputs.shape[2]]), memories
-
-    # -- values ------------------------------------------------------------------------------------------------------
-
-    @property
-    def value_sequences(self) -> int:
-        """Sequences of one pass of the value program; each has room for the observation after its last row. 0 without a memory."""
-        if self.arch.memory is None:
-            return 0
-        return max(1, VALUE_IMAGES // self.sequence_length) if self.arch.images else VALUE_SEQUENCES
-
-    @property
-    def value_rows(self) -> int:
-        """Rows of one pass of the value program."""
-        return self.value_sequences * (self.sequence_length + 1) or (VALUE_IMAGES if self.arch.images else VALUE_ROWS)
-
-    @property
-    def value_blocks(self) -> int:
-        """Passes of one call of the value program at most; few with images, of which each call takes a copy."""
-        return 4 if self.arch.images or self.arch.memory else 16
-
-    @property
-    def value_inputs(self) -> dict[str, tuple[tuple[int, ...], str]]:
-        """Name -> shape and dtype of what one pass of the value program takes in: rows, and sequences with a memory."""
-        rows, sequences = self.value_rows, self.value_sequences
-        inputs = {"vector": ((rows, self.arch.vector_width), "float32")}
-        inputs |= {name: ((rows, *shape), dtype) for name, (shape, dtype) in self.images.items()}
-        if sequences:
-            inputs |= {"memory": ((sequences, self.arch.memory_size), "float32"), "length": ((sequences,), "int32")}
-        return inputs
-
-    def values(self, parameters: tf.Tensor, blocks: Tensors, count: tf.Tensor) -> dict[str, tf.Tensor]:
-        """Value estimates of the first `count` blocks, one pass after another.
-
-        Args:
-            blocks: `value_inputs`, `value_blocks` of each. Of a sequence, its ``length`` rows come first, then the observation
-                after them; its ``memory`` is the critic's (the actor's with a shared critic) before its first row.
-
-        Returns:
-            ``value``, float32 ``[value_blocks, value_rows, S]``; and with a memory ``memory``, the one after ``length`` rows,
-            ``[value_blocks, value_sequences, size]``.
-        """
-        named, images = self.named(self.tensors(parameters)), list(self.images)
-        shapes = {"value": (self.value_rows, len(self.signals))}
-        if self.arch.memory:
-            shapes["memory"] = (self.value_sequences, self.arch.memory_size)
-
-        def one_more(i: tf.Tensor, *out: tf.TensorArray) -> tuple[tf.Tensor, ...]:
-            x = {name: tf.gather(block, i) for name, block in blocks.items()}
-            features, memories = self._features(named, x["vector"], [x[name] for name in images], self.scopes[-1], x.get("memory"))
-            results = [graph.values(named, features, self.arch, self.signals)]
-            if memories is not None:
-                results.append(tf.gather(memories, tf.maximum(x["length"] - 1, 0), axis=1, batch_dims=1))
-            return i + 1, *(array.write(i, result) for array, result in zip(out, results, strict=True))
-
-        out = [tf.TensorArray(tf.float32, size=self.value_blocks, element_shape=shape) for shape in shapes.values()]
-        _, *out = tf.while_loop(lambda i, *_: i < count, one_more, (tf.constant(0), *out))
-        return {name: array.stack() for name, array in zip(shapes, out, strict=True)}
+    def features_of(
+        self, named: graph.Parameters, vector: tf.Tensor, images: Sequence[tf.Tensor], scopes: Sequence[str], memory: Tensors
+    ) -> tuple[Tensors, Tensors]:
+        """The same of some scopes on any inputs of M rows; `memory` is that of each scope, and empty without memories."""
+        features = [graph.features(named, vector, images, self.arch, scope) for scope in scopes]
+        if not memory:
+            return dict(zip(scopes, features, strict=True)), {}
+        q = memory[scopes[0]].shape[0]
+        sequences = [tf.reshape(x, [q, x.shape[0] // q, x.shape[1]]) for x in features]
+        outputs, after = graph.remember(named, sequences, [memory[scope] for scope in scopes], self.arch, scopes)
+        outputs = [tf.reshape(x, [vector.shape[0], x.shape[2]]) for x in outputs]
+        return dict(zip(scopes, outputs, strict=True)), dict(zip(scopes, after, strict=True))
 
     # -- parameters --------------------------------------------------------------------------------------------------
 
@@ -360,17 +298,3 @@ class PPOGraph:
     def named(self, tensors: list[tf.Tensor]) -> graph.Parameters:
         """The same by name."""
         return dict(zip(self.layout, tensors, strict=True))
-
-
-class CompiledPPO(NamedTuple):
-    """`PPOGraph.learn` and `PPOGraph.values`, compiled at their first call."""
-
-    learn: Callable[[Progress, Minibatches, tf.Tensor], Progress]
-    values: Callable[[tf.Tensor, Tensors, tf.Tensor], dict[str, tf.Tensor]]
-
-
-@functools.lru_cache(maxsize=32)
-def compiled(ppo: PPOGraph) -> CompiledPPO:
-    """The programs of a graph; equal graphs share them, so that a second trainer in one process compiles nothing."""
-    xla = ppo.compile_with_xla
-    return CompiledPPO(*(tf.function(program, jit_compile=xla, autograph=False) for program in (ppo.learn, ppo.values)))

@@ -6,20 +6,23 @@ Letters: ``N`` rows of a buffer, ``K`` trajectories, ``Q`` sequences, ``C``, ``B
 
 from __future__ import annotations
 
+import functools
 import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import numpy as np
 
 from trainers.architecture import Architecture, ImageInput
-from trainers.graph import tf
 from trainers.inputs import NetworkInputs
 from trainers.optimizer import AdamState
-from trainers.ppo_graph import STATISTICS, Minibatches, PPOGraph, Progress, compiled
+from trainers.ppo_graph import STATISTICS, Minibatches, PPOGraph, Progress, Tensors
 from trainers.ppo_memory import Sequences
+from trainers.ppo_values import ValueGraph
 from trainers.program import Program, extremes, named
+from trainers.quiet_tensorflow import tf
 from trainers.settings import PPOHyperparameters
 from trainers.trainer import Weights
 
@@ -98,11 +101,12 @@ class PPOProgram(Program):
     ) -> None:
         self._settings = settings
         self._arch, self._graph = arch, PPOGraph.of(arch, settings, tuple(signals))
+        self._value_graph = value_graph = ValueGraph(self._graph)
         self._compiled = compiled(self._graph)
         super().__init__(self._graph.layout, weights)
         self._minibatches_per_s = 0.0
         self._blocks = {
-            name: np.zeros((self._graph.value_blocks, *shape), dtype) for name, (shape, dtype) in self._graph.value_inputs.items()
+            name: np.zeros((value_graph.blocks_per_call, *shape), dtype) for name, (shape, dtype) in value_graph.inputs.items()
         }
         self._reserve(max_rows)
 
@@ -136,7 +140,7 @@ class PPOProgram(Program):
             inputs: images with their channels last.
         """
         names, out = ["vector", *self._graph.images], np.empty((len(inputs), len(self._graph.signals)), np.float32)
-        rows, step = self._graph.value_rows, self._graph.value_rows * self._graph.value_blocks
+        rows, step = self._value_graph.rows, self._value_graph.rows * self._value_graph.blocks_per_call
         for first in range(0, len(inputs), step):
             part = inputs.take(slice(first, first + step))
             for name, x in zip(names, (part.vector, *part.images), strict=True):
@@ -164,7 +168,7 @@ class PPOProgram(Program):
         """
         graph, memory_after = self._graph, np.empty_like(memory)
         names, length = ["vector", *graph.images], graph.sequence_length + 1
-        slots = graph.value_blocks * graph.value_sequences
+        slots = self._value_graph.blocks_per_call * self._value_graph.sequences
         blocks = {name: _flat(x) for name, x in self._blocks.items()}
         step = np.arange(length)
         for first in range(0, len(which), slots):
@@ -178,7 +182,7 @@ class PPOProgram(Program):
             for name, x, x_after in zip(names, (inputs.vector, *inputs.images), (after.vector, *after.images), strict=True):
                 blocks[name][place], blocks[name][place_after] = x[row], x_after[trajectory]
             blocks["memory"][:n], blocks["length"][:n] = memory[first : first + n], rows
-            count = tf.constant(-(-n // graph.value_sequences))
+            count = tf.constant(-(-n // self._value_graph.sequences))
             out = self._compiled.values(self._parameters, _tensors(self._blocks), count)
             estimates = _flat(out["value"].numpy())
             value[row], bootstrap[trajectory] = estimates[place], estimates[place_after]
@@ -289,6 +293,20 @@ class PPOProgram(Program):
                 f"The weights from before it are kept. The rows held: {extremes(rows)}. Look for huge rewards or observations "
                 "(network_settings.normalize, hyperparameters.reward_scaling), or lower learning_rate."
             )
+
+
+class CompiledPPO(NamedTuple):
+    """`PPOGraph.learn` and `ValueGraph.values`, compiled at their first call."""
+
+    learn: Callable[[Progress, Minibatches, tf.Tensor], Progress]
+    values: Callable[[tf.Tensor, Tensors, tf.Tensor], dict[str, tf.Tensor]]
+
+
+@functools.lru_cache(maxsize=32)
+def compiled(ppo: PPOGraph) -> CompiledPPO:
+    """The programs of a graph; equal graphs share them, so that a second trainer in one process compiles nothing."""
+    programs = (ppo.learn, ValueGraph(ppo).values)
+    return CompiledPPO(*(tf.function(program, jit_compile=ppo.compile_with_xla, autograph=False) for program in programs))
 
 
 def to_channels_last(image: ImageInput, x: np.ndarray, out: np.ndarray) -> np.ndarray:

@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from trainers.graph import tf
 from trainers.networks import Layout, check_weights
 from trainers.optimizer import AdamState
+from trainers.quiet_tensorflow import tf
 from trainers.trainer import TrainerState, Weights
 
 

@@ -11,9 +11,8 @@ from collections.abc import Sequence
 from trainers import graph, sac_losses  # first: it quietens TensorFlow before the import
 from trainers.architecture import Architecture
 from trainers.networks import Dense
+from trainers.quiet_tensorflow import tf
 from trainers.sac_networks import critic_body, joint_layer, outputs_per_signal, q_head
-
-import tensorflow as tf  # isort: skip
 
 
 def q_values(

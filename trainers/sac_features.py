@@ -12,10 +12,9 @@ from typing import NamedTuple
 from trainers import graph  # first: it quietens TensorFlow before the import
 from trainers.architecture import Architecture
 from trainers.networks import body_layers, lstm_layer
+from trainers.quiet_tensorflow import tf
 from trainers.sac_critics import twin_dense
 from trainers.sac_networks import CRITIC, TARGET, critic_body
-
-import tensorflow as tf  # isort: skip
 
 Batch = dict[str, tf.Tensor]
 """One batch: the columns and blocks of `trainers.sac_batches` by name, each ``[M, …]``, or ``[Q, L + 1, …]`` and ``[Q, …]``."""

@@ -17,18 +17,17 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from envs.specs import BehaviorSpec
-from trainers import graph, sac_critics, sac_features, sac_losses  # graph first: it quietens TensorFlow before the import
+from trainers import graph, sac_critics, sac_features, sac_losses
 from trainers.architecture import Architecture, architecture
 from trainers.distributions import LOG_STD_MAX, LOG_STD_MIN
 from trainers.exploration_noise import VARIANCE_FLOOR
 from trainers.networks import LOG_STD, Distribution, Layout, action_heads, encoder_layout
 from trainers.optimizer import AdamState, adam, clip_by_global_norm
+from trainers.quiet_tensorflow import tf
 from trainers.sac_batches import packed_columns
 from trainers.sac_features import Batch, Encoded, Seen
 from trainers.sac_networks import CRITIC, LOG_ALPHA, TARGET, distribution_of, sac_layout, target_entropies, twin_layout
 from trainers.settings import SACSettings
-
-import tensorflow as tf  # isort: skip
 
 STATISTICS = ("q1_loss", "q2_loss", "policy_loss", "entropy", "actor_gradient_norm", "critic_gradient_norm")
 """What a call sums over its updates, in this order; the mean value estimate of each reward signal follows."""

@@ -9,9 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import tensorflow as tf
-
 from trainers.distributions import HALF_LOG_2PI, LOG_2
+from trainers.quiet_tensorflow import tf
 
 
 def squash(u: tf.Tensor, noise: tf.Tensor, log_std: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:

@@ -12,13 +12,12 @@ from trainers import graph
 from trainers.networks import Layout, check_weights
 from trainers.optimizer import AdamState
 from trainers.program import Program, extremes
+from trainers.quiet_tensorflow import tf
 from trainers.sac_batches import CallArrays, SACRows, SACSequences
 from trainers.sac_graph import STATISTICS, Batches, Progress, SACGraph, compiled
 from trainers.sac_networks import LOG_ALPHA
 from trainers.settings import SACSettings
 from trainers.trainer import Weights
-
-import tensorflow as tf  # isort: skip
 
 _CHUNK_S = 1.0  # longest time between two calls of between_chunks, about
 

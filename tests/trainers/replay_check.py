@@ -61,9 +61,10 @@ def replayed(
 
     def run(parameters, minibatches):
         minibatch = ours.minibatch(tf.constant(0), minibatches)
-        features, memories = ours.features(ours.named(ours.tensors(parameters)), minibatch, "actor")
-        log_prob, _ = ours.log_prob_and_entropy(ours.named(ours.tensors(parameters)), features, minibatch)
-        return log_prob, memories
+        named = ours.named(ours.tensors(parameters))
+        features, memories = ours.features(named, minibatch)
+        log_prob, _ = ours.log_prob_and_entropy(named, features["actor"], minibatch)
+        return log_prob, memories.get("actor", ())
 
     if compiled:
         run = tf.function(run, jit_compile=ours.compile_with_xla, autograph=False)

@@ -9,7 +9,7 @@ import numpy as np
 
 from envs.specs import BehaviorSpec
 from tests.trainers.rollouts import ACTIONS, network_of, random_masks, spec_of
-from trainers.graph import tf
+from trainers.quiet_tensorflow import tf
 from trainers.sac_graph import SACGraph
 from trainers.sac_networks import CRITIC, LOG_ALPHA, TARGET, initial_sac_weights
 from trainers.settings import MemorySettings, SACSettings

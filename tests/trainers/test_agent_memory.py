@@ -66,7 +66,8 @@ def test_steps_agree_with_loops(layer):
 
 def test_sequences_agree_with_tensorflow():
     """To 1e-6 after each of 20 steps: memory and outputs."""
-    from trainers.graph import lstm, tf
+    from trainers.graph import lstm
+    from trainers.quiet_tensorflow import tf
 
     layer = Lstm("actor/lstm", 16, 32)
     rng, weights = np.random.default_rng(1), fill(layer.layout, scale=0.2)

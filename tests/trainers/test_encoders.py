@@ -70,7 +70,7 @@ def test_smallest_images_leave_one_pixel_at_least(encoder, side):
 @pytest.mark.parametrize("same", [False, True])
 @pytest.mark.parametrize("size, stride", [(8, 4), (4, 2), (3, 1), (3, 2)])
 def test_sides_are_tensorflows(same, size, stride):
-    from trainers.graph import tf
+    from trainers.quiet_tensorflow import tf
 
     conv, pool = Conv("c", size, stride, 1, 1, same), MaxPool(size, stride)
     for pixels in range(size, 30):

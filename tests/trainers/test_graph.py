@@ -14,10 +14,10 @@ from envs.specs import ActionPart, hybrid_action
 from tests.trainers.rollouts import ACTIONS, BOX, DISCRETE, MULTI_DISCRETE, network_of, policy_of, rollout, spec_of
 from trainers import graph
 from trainers.architecture import Architecture, architecture
-from trainers.graph import tf
 from trainers.initial_weights import initial_weights
 from trainers.inputs import network_inputs
 from trainers.networks import policy_layout
+from trainers.quiet_tensorflow import tf
 from trainers.settings import NetworkSettings
 
 

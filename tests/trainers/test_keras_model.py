@@ -175,7 +175,8 @@ def test_policy_with_a_model_remembers(factories):
 @pytest.mark.parametrize("name, observations", [("make", DICT_OBS), ("convolutional", DICT_OBS), ("only_one", DICT_OBS), ("identity", OBS)])
 def test_training_graph_agrees_with_acting(factories, name, observations):
     """Compiled too, with the gradient of every variable; also a model that leaves observations out."""
-    from trainers.graph import encode, tf
+    from trainers.graph import encode
+    from trainers.quiet_tensorflow import tf
 
     spec = BehaviorSpec(observations, ACTIONS["box"])
     policy, weights = policy_and_weights(spec, model=f"{factories}:{name}")

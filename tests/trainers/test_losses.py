@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from trainers import losses
-from trainers.graph import tf
+from trainers.quiet_tensorflow import tf
 
 EPSILON = tf.constant(0.2)
 

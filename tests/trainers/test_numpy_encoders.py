@@ -71,7 +71,8 @@ def test_encoders_agree_with_loops(shape, dtype, encoder, settings):
 @pytest.mark.parametrize("shape, dtype, encoder", LARGE)
 def test_encoders_agree_with_tensorflow(shape, dtype, encoder):
     """Images of ordinary size, which go through in several groups and many matrix products."""
-    from trainers.graph import encode_image, tf
+    from trainers.graph import encode_image
+    from trainers.quiet_tensorflow import tf
 
     arch, weights = network(shape, dtype, encoder)
     x = pictures(np.random.default_rng(3), shape, dtype, 5)
@@ -160,7 +161,7 @@ def test_memory_does_not_grow_with_the_batch_but_for_the_features():
 @pytest.mark.parametrize("same", [False, True])
 def test_convolutions_of_any_stride_pad_as_tensorflow_does(size, stride, same):
     """Also those that no encoder has: an odd number of padded pixels, the last of which comes after the image."""
-    from trainers.graph import tf
+    from trainers.quiet_tensorflow import tf
 
     rng = np.random.default_rng(9)
     for height, width in ((9, 10), (10, 12), (11, 9)):
@@ -176,7 +177,7 @@ def test_convolutions_of_any_stride_pad_as_tensorflow_does(size, stride, same):
 
 @pytest.mark.parametrize("size, stride", [(3, 2), (4, 2), (3, 1), (5, 3), (2, 2)])
 def test_max_pools_of_any_stride_pad_as_tensorflow_does(size, stride):
-    from trainers.graph import tf
+    from trainers.quiet_tensorflow import tf
 
     rng = np.random.default_rng(10)
     for height, width in ((9, 10), (10, 12), (11, 9)):

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from trainers.graph import tf
 from trainers.optimizer import AdamState, adam, clip_by_global_norm, global_norm
+from trainers.quiet_tensorflow import tf
 
 
 def gradients(steps: int, size: int = 7) -> np.ndarray:

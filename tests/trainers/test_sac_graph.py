@@ -8,8 +8,8 @@ import pytest
 from tests.trainers import sac_cases
 from tests.trainers.rollouts import BOX, policy_of, spec_of
 from tests.trainers.sac_cases import BURN_IN, INPUTS, LENGTH, ROWS, SEQUENCES, SIGNALS, case_of
-from trainers.graph import tf
 from trainers.networks import policy_layout
+from trainers.quiet_tensorflow import tf
 from trainers.sac_features import encode, transitions_seen
 from trainers.sac_graph import SACGraph
 from trainers.sac_networks import CRITIC, LOG_ALPHA

@@ -10,8 +10,8 @@ import pytest
 
 from trainers import graph, sac_losses
 from trainers.distributions import SquashedGaussian
-from trainers.graph import tf
 from trainers.optimizer import AdamState, adam
+from trainers.quiet_tensorflow import tf
 
 
 def f32(values) -> tf.Tensor:

@@ -18,8 +18,8 @@ from tests.trainers.rollouts import (
     rollout,
     spec_of,
 )
-from trainers.graph import tf
 from trainers.networks import policy_layout
+from trainers.quiet_tensorflow import tf
 from trainers.registry import first_weights
 from trainers.sac import SACTrainer
 from trainers.sac_features import encode, sequences_seen, transitions_seen
