@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 
 from trainers.architecture import Architecture
-from trainers.encoders import convolutions, encoder_prefix
+from trainers.encoders import Conv, EncoderLayer, Residual, encoder_layers, encoder_prefix
 from trainers.networks import (
     HIDDEN_GAIN,
     Dense,
@@ -22,6 +22,10 @@ from trainers.networks import (
     value_heads,
 )
 from trainers.trainer import Weights
+
+RESIDUAL_SCALE = 0.1
+"""Of the second convolution of a residual block: a block hardly changes what goes through it at first, where with the full gain
+six of them made features 15 to 25 times too large. Fixup (Zhang, Dauphin & Ma 2019, https://arxiv.org/abs/1901.09321) begins at 0."""
 
 
 def initial_weights(
@@ -56,7 +60,7 @@ def initial_actor(
 ) -> Weights:
     """First weights of an actor: the tensors of `actor_layout`.
 
-    Kernels are orthogonal: gain sqrt(2) in encoders and body whatever the activation, and 0.01 in the heads, so that the first
+    Kernels are orthogonal: gain sqrt(2) in encoders (see `RESIDUAL_SCALE`) and body whatever the activation, and 0.01 in the heads, so that the first
     policy hardly depends on the observation. Biases are 0, so the first σ of a squashed Gaussian is about 1.
 
     Source: orthogonal kernels: Saxe, McClelland & Ganguli 2014, https://arxiv.org/abs/1312.6120. Small last policy layer:
@@ -90,12 +94,21 @@ def initial_encoders(arch: Architecture, rng: np.random.Generator, scope: str) -
         return initial_model(arch, rng, scope)
     weights: Weights = {}
     for image in arch.images:
-        for conv in convolutions(image, encoder_prefix(arch, image, scope)):
-            flat = orthogonal(conv.size**2 * conv.inputs, conv.outputs, HIDDEN_GAIN, rng)
+        for conv, gain in _convolutions_and_gains(encoder_layers(image, encoder_prefix(arch, image, scope))):
+            flat = orthogonal(conv.size**2 * conv.inputs, conv.outputs, gain, rng)
             weights[conv.kernel] = flat.reshape(conv.size, conv.size, conv.inputs, conv.outputs)
             weights[conv.bias] = np.zeros(conv.outputs, np.float32)
         weights.update(initial_layers([encoder_dense(arch, image, scope)], rng))
     return weights
+
+
+def _convolutions_and_gains(layers: Sequence[EncoderLayer]) -> Iterator[tuple[Conv, float]]:
+    for layer in layers:
+        if isinstance(layer, Conv):
+            yield layer, HIDDEN_GAIN
+        elif isinstance(layer, Residual):
+            yield layer.first, HIDDEN_GAIN
+            yield layer.second, HIDDEN_GAIN * RESIDUAL_SCALE
 
 
 def initial_lstm(lstm: Lstm, rng: np.random.Generator) -> Weights:

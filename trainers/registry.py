@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+from threadpoolctl import threadpool_limits
 
 from envs.specs import BehaviorSpec
 from trainers.architecture import architecture
@@ -24,10 +25,11 @@ def first_weights(spec: BehaviorSpec, settings: BehaviorSettings, rng: np.random
     Raises:
         ArchitectureError: the network settings do not suit the observations.
     """
-    if isinstance(settings, SACSettings):
-        return initial_sac_weights(spec, settings, rng)
-    hyper, arch = settings.hyperparameters, architecture(spec, settings.network_settings)
-    return initial_weights(arch, rng, initial_std=hyper.initial_std, shared_critic=hyper.shared_critic)
+    with threadpool_limits(1):  # on busy cores the threads of a large decomposition wait for each other: seconds become half a minute
+        if isinstance(settings, SACSettings):
+            return initial_sac_weights(spec, settings, rng)
+        hyper, arch = settings.hyperparameters, architecture(spec, settings.network_settings)
+        return initial_weights(arch, rng, initial_std=hyper.initial_std, shared_critic=hyper.shared_critic)
 
 
 def make_trainer(

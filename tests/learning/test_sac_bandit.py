@@ -85,13 +85,16 @@ def learn(world, rounds: int, seed: int = 0, network: dict | None = None, gamma:
     rng = np.random.default_rng(seed)
     trainer = make_trainer(spec, settings, np.random.SeedSequence(seed), ROWS, first_weights(spec, settings, rng))
     policy = Policy(spec, settings.network_settings, policy_distribution(settings))
+    rows = 0
     for version in range(rounds + 1):
         trainer.published(version)
         policy.set_weights(trainer.policy_weights(), version)
-        trainer.process(world.collect(policy, rng))
+        batch = world.collect(policy, rng)
+        rows += len(batch.reward)
+        trainer.process(batch)
         while trainer.is_ready():
             trainer.update()
-    assert trainer.updates >= 32 * rounds - 1
+    assert trainer.updates == (rows - ROWS) // 16
     policy.set_weights(trainer.policy_weights(), rounds + 1)
     return float(world.collect(policy, rng).episode_return.mean())
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
 import subprocess
 import sys
 
@@ -261,20 +260,3 @@ def test_trainers_load_neither_ray_nor_the_system():
 def test_what_xla_compiles(network, expected):
     assert graph.compile_with_xla(architecture(spec_of(DISCRETE, observations="dict"), network_of(**network))) == expected
 
-
-@pytest.mark.parametrize("module", ["ppo", "sac", "optimizer", "losses", "program", "keras_model"])
-def test_tensorflow_finds_its_settings(module):
-    """Whichever module comes first: they are in the environment when TensorFlow is imported, or convolutions take twice as long."""
-    code = f"""
-import os, sys
-class Finder:
-    def find_spec(self, name, *rest):
-        if name == "tensorflow":
-            print(os.environ.get("TF_ENABLE_ONEDNN_OPTS"), os.environ.get("TF_CPU_ALLOCATOR_USE_BFC"), flush=True)
-            os._exit(0)
-sys.meta_path.insert(0, Finder())
-import trainers.{module}
-"""
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("TF_")}
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=120, env=environment)
-    assert done.stdout.split() == ["1", "true"]

@@ -8,8 +8,16 @@ import pytest
 from envs.specs import ActionSpec, BehaviorSpec, ObservationSpec
 from tests.trainers.policies import DICT_NETWORK, DICT_OBS, MEMORY
 from trainers.architecture import architecture
-from trainers.initial_weights import initial_actor, initial_layers, initial_normalizer, initial_weights, orthogonal
+from trainers.initial_weights import (
+    initial_actor,
+    initial_encoders,
+    initial_layers,
+    initial_normalizer,
+    initial_weights,
+    orthogonal,
+)
 from trainers.networks import action_heads, actor_layout, check_weights, critic_layout, policy_layout
+from trainers.numpy_encoders import ImageEncoder
 from trainers.settings import NetworkSettings
 
 SPEC = BehaviorSpec(
@@ -153,6 +161,19 @@ def test_convolutions_keep_the_size_of_what_they_see(scope):
         assert not weights[name.replace("kernel", "bias")].any()
     dense = weights[f"{scope}/encoder_0/dense/kernel"].astype(np.float64)
     np.testing.assert_allclose(dense.T @ dense, 2 * np.eye(16), atol=1e-5)
+
+
+def test_residual_blocks_begin_small():
+    """Features are of the size of those of the other encoders: with the full gain they would be 15 to 25 times as large."""
+    rng, size = np.random.default_rng(3), {}
+    x = rng.integers(0, 256, (4, 84, 84, 3)).astype(np.uint8)
+    for encoder in ("simple", "nature_cnn", "resnet"):
+        spec = BehaviorSpec((ObservationSpec("image", (84, 84, 3), "uint8", "image"),), ActionSpec("discrete", discrete_branches=(2,)))
+        arch = architecture(spec, NetworkSettings(hidden_units=64, vis_encode_type=encoder))
+        weights, image = initial_encoders(arch, np.random.default_rng(0), "actor"), ImageEncoder(arch, arch.images[0])
+        size[encoder] = np.sqrt(np.mean(image.encode(image.prepare(weights), x) ** 2))
+    assert 0.3 * size["simple"] < size["resnet"] < 3 * size["simple"], size
+    assert 0.3 * size["nature_cnn"] < size["resnet"] < 3 * size["nature_cnn"], size
 
 
 def test_each_gate_of_a_recurrent_layer_is_orthogonal_and_the_forget_gates_begin_open():
