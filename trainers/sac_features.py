@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from trainers import graph  # first: it quietens TensorFlow before the import
+from trainers import graph
 from trainers.architecture import Architecture
 from trainers.networks import body_layers, lstm_layer
 from trainers.quiet_tensorflow import tf

@@ -218,7 +218,7 @@ class SACHyperparameters(Settings):
     """``hyperparameters`` of ``trainer_type: sac`` (Haarnoja et al. 2018, https://arxiv.org/abs/1812.05905)."""
 
     batch_size: PositiveInt = 128
-    """Rows of one update, drawn uniformly from the replay buffer."""
+    """Rows of one update, drawn uniformly from the replay buffer; with a memory ``max(1, batch_size // sequence_length)`` sequences."""
     buffer_size: Annotated[int, Strict(), Field(ge=2), Whole] = 50_000
     """Frames that the replay buffer holds, one for each agent step; a new one takes the place of the oldest."""
     buffer_init_steps: NonNegativeInt = 0

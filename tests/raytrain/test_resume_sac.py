@@ -31,6 +31,7 @@ def acted(checkpoint, rng_state: dict | None = None) -> tuple[np.ndarray, np.nda
     return expected, np.array([action[0] for _, action in Target.log])
 
 
+@pytest.mark.slow
 def test_with_its_replay_buffer_a_run_goes_on_as_if_it_had_not_ended(tmp_path, capsys):
     """Counters, state and buffer are those of the checkpoint, bit for bit; not a word of it, no burst of updates, no wait for a warm-up."""
     hyper = {"save_replay_buffer": True}

@@ -79,6 +79,7 @@ def test_a_loaded_policy_acts_within_the_bounds(tmp_path, use_sde):
     assert Target.action_space.contains(policy.act(observations[0]))
 
 
+@pytest.mark.slow
 def test_state_dependent_noise_lasts_for_sde_steps(tmp_path):
     """In a world that shows the same all along, the warm-up's actions change every fourth decision, and only then."""
     hyper = {"use_sde": True, "sde_steps": 4, "sde_initial_log_std": -1.0}

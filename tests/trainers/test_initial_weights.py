@@ -168,12 +168,12 @@ def test_residual_blocks_begin_small():
     rng, size = np.random.default_rng(3), {}
     x = rng.integers(0, 256, (4, 84, 84, 3)).astype(np.uint8)
     for encoder in ("simple", "nature_cnn", "resnet"):
-        spec = BehaviorSpec((ObservationSpec("image", (84, 84, 3), "uint8", "image"),), ActionSpec("discrete", discrete_branches=(2,)))
+        spec = BehaviorSpec((ObservationSpec("image", (84, 84, 3), "uint8", "image", is_uint8_image=True),), ActionSpec("discrete", discrete_branches=(2,)))
         arch = architecture(spec, NetworkSettings(hidden_units=64, vis_encode_type=encoder))
         weights, image = initial_encoders(arch, np.random.default_rng(0), "actor"), ImageEncoder(arch, arch.images[0])
         size[encoder] = np.sqrt(np.mean(image.encode(image.prepare(weights), x) ** 2))
-    assert 0.3 * size["simple"] < size["resnet"] < 3 * size["simple"], size
-    assert 0.3 * size["nature_cnn"] < size["resnet"] < 3 * size["nature_cnn"], size
+    assert 0.3 * size["simple"] < size["resnet"] < 6 * size["simple"], size
+    assert 0.3 * size["nature_cnn"] < size["resnet"] < 6 * size["nature_cnn"], size
 
 
 def test_each_gate_of_a_recurrent_layer_is_orthogonal_and_the_forget_gates_begin_open():

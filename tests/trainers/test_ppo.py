@@ -265,6 +265,7 @@ def test_first_minibatch_has_ratio_1(kind, normalize):
     assert max(errors) < 1e-5
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("action", "observations", "shared_critic"), [(MASKED_HYBRID, "dict", False), (DISCRETE, "vector", True)])
 def test_first_minibatch_has_ratio_1_with_masks_and_memory(action, observations, shared_critic):
     """C10, C63, C66: the same where rows hold masks, images and memories, and episodes go over several trajectories."""
@@ -351,6 +352,7 @@ def recurrent_values(buffer_size: int, resume_after: int | None = None) -> np.nd
     return np.concatenate([r.old_value for learnt in rows for r in learnt])
 
 
+@pytest.mark.slow
 def test_critic_remembers_from_update_to_update():
     """C66: values do not depend on which update a row comes in, nor on a stop and a resume in the middle of an episode."""
     at_once = recurrent_values(buffer_size=44)

@@ -197,6 +197,7 @@ def test_images_are_turned_once():
         np.testing.assert_array_equal(program.values(alone), program.values(staged)[3:])
 
 
+@pytest.mark.slow
 def test_larger_buffer_grows_the_capacity_once(caplog):
     """One log line and one more trace; the values of any number of inputs need none."""
     program = program_of(max_rows=63)

@@ -494,6 +494,7 @@ def test_statistics_count_every_row_once():
 # -- resuming ---------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_alpha_and_optimizer_are_restored():
     """C22: α is what it was, not init_entcoef, and the next update is that of the run that was never stopped."""
     d = driver_of(HYBRID)
@@ -692,6 +693,7 @@ def test_update_that_breaks_keeps_the_trainer_as_it_was():
     assert all(before.scalars[counter] == after.scalars[counter] for counter in ("updates", "policy_updates", "adam_step"))
 
 
+@pytest.mark.slow
 def test_coefficient_is_not_learnt_where_told():
     """As the run that is resumed had learnt it."""
     d = driver_of(HYBRID)

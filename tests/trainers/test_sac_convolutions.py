@@ -97,6 +97,7 @@ def check(trainer: SACTrainer) -> None:
             assert (w != before[name]).any() or name == LOG_ALPHA, name
 
 
+@pytest.mark.slow
 def test_convolutions():
     check(trainer_of(vis_encode_type="match3"))
 

@@ -119,8 +119,8 @@ slow = pytest.mark.slow  # recurrent programs and those of images take long to c
 
 @pytest.mark.parametrize(("action", "how", "hyper"), [
     pytest.param(BOX, {}, {}, id="box"), pytest.param(HYBRID, {}, CLIPPED, id="hybrid with clipped gradients and fixed coefficients"),
-    pytest.param(MASKED_HYBRID, {"observations": "dict"}, {}, id="dict and masks"),
-    pytest.param(BOX, {"memory": True}, {}, id="recurrent"),
+    pytest.param(MASKED_HYBRID, {"observations": "dict"}, {}, id="dict and masks", marks=slow),
+    pytest.param(BOX, {"memory": True}, {}, id="recurrent", marks=slow),
     pytest.param(MASKED_HYBRID, {"observations": "dict", "memory": True}, {}, id="recurrent, dict and masks", marks=slow),
 ])
 def test_agrees_with_a_slow_update(action, how, hyper):
