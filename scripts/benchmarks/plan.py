@@ -63,6 +63,7 @@ SHAPES: dict[str, dict[str, Any]] = {
     "pendulum-solve": {"case": "pendulum", "until": "solved", "cap_s": 300.0},
     "halfcheetah-200k": {"case": "halfcheetah", "until": "steps", "steps": LONG_STEPS, "cap_s": 4 * 3600.0},
     "pong": {"case": "pong", "warm_s": 30.0, "window_s": 60.0},
+    "conv-bound": {"case": "pong"},
     "lstm": {"warm_s": 30.0, "window_s": 30.0},
 }
 """Measurement -> what is the same in the jobs of all contestants."""
@@ -74,7 +75,7 @@ PEER_OPTIONS: dict[str, dict[str, Any]] = {
 
 
 LSTM_COMMON = ("env_settings.num_envs=64",)
-LSTM = ("behaviors.CartPole.network_settings.memory={sequence_length: 16, memory_size: 128}",)
+LSTM = ("behaviors.CartPole.network_settings.memory.sequence_length=16", "behaviors.CartPole.network_settings.memory.memory_size=128")
 """64 environments; the recurrent run has a layer of 64 units and sequences of 16."""
 
 

@@ -31,7 +31,7 @@ def plan_of(file: str, seed: int) -> Plan:
     from raytrain.plan import Plan
 
     config = load_config(ROOT / "yaml" / file, {"env": "metered:make_vec_env"})
-    ((behavior, spec),) = probe_spec(config.env, {}).items()
+    (behavior,), (spec,) = config.behaviors, probe_spec(config.env, {}).values()
     envs = config.env_settings
     return Plan(
         run_id="bench", behavior=behavior, spec=spec, settings=config.behaviors[behavior], env=config.env, env_kwargs={},
