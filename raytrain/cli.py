@@ -29,6 +29,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=f"raytrain {__version__}")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     _add_train(commands.add_parser("train", help="train from a YAML file", description="Train from a YAML file. The command line wins over the file."))
+    _add_record(commands.add_parser("record", help="record demonstrations", description="Record demonstrations of a trained policy, or of a person at the keyboard."))
     schema = commands.add_parser("schema", help="print the JSON Schema of configuration files", description="Print the JSON Schema that editors complete configuration files from.")
     schema.set_defaults(run=_schema)
     return parser
@@ -51,6 +52,29 @@ def _add_train(train: argparse.ArgumentParser) -> None:
     where.add_argument("--address", metavar="A", help="Ray cluster to join, host:port or auto")
     train.add_argument("--set", action="append", default=[], metavar="a.b.c=value", help="set any key of the file; may be repeated")
     train.set_defaults(run=_train)
+
+
+def _add_record(record: argparse.ArgumentParser) -> None:
+    record.add_argument("source", metavar="RUN_OR_POLICY", help="run folder or checkpoint; with --keyboard an environment or configuration file")
+    record.add_argument("--episodes", type=int, metavar="N", help="whole episodes to record (default: 10; --keyboard: until Esc)")
+    record.add_argument("--out", metavar="FILE", help="a new .safetensors file (default: demos/ENV-TIME.safetensors)")
+    record.add_argument("--seed", type=int, metavar="N", help="of environment and actions (default: drawn, and said)")
+    record.add_argument("--env", metavar="ENV", help="environment of the policy (default: that of its run)")
+    record.add_argument("--import-dir", action="append", default=[], metavar="DIR", help="folder with modules of your own; may be repeated")
+    how = record.add_mutually_exclusive_group()
+    how.add_argument("--deterministic", action="store_true", default=True, help="the most likely action (default)")
+    how.add_argument("--stochastic", action="store_false", dest="deterministic", help="actions drawn from the policy")
+    person = record.add_argument_group("a person")
+    person.add_argument("--keyboard", action="store_true", help="you act, in a window")
+    person.add_argument("--keys", metavar="JSON", help="""keys and actions, or a file of them: '{"left": 0, "right": 1, "noop": 0}'""")
+    person.add_argument("--fps", type=int, metavar="N", help="steps per second")
+    record.set_defaults(run=_record)
+
+
+def _record(options: argparse.Namespace) -> int:
+    from raytrain.record import run_command
+
+    return run_command(options)
 
 
 _KEYS = {
