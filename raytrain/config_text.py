@@ -19,6 +19,7 @@ from trainers.settings import (
     SACHyperparameters,
     SACSettings,
 )
+from trainers.signal_settings import SignalSettings
 
 
 def to_yaml(config: RunConfig, header: Mapping[str, Any] | None = None) -> str:
@@ -122,13 +123,18 @@ def _around(env: EnvSettings) -> str:
 
 def _learning(settings: AnyBehaviorSettings) -> str:
     values = settings.hyperparameters
-    gammas = ", ".join(f"{name} γ {signal['gamma']:g}" for name, signal in settings.reward_signals.model_dump().items())
+    gammas = ", ".join(_signal(name, signal) for name, signal in settings.reward_signals.active().items())
     if isinstance(values, SACHyperparameters):
         fixed = "" if values.learn_entcoef else " (fixed)"
         tuned = f"init_entcoef {values.init_entcoef:g}{fixed}, tau {values.tau:g}, n_step {values.n_step}"
     else:
         tuned = f"ε {values.epsilon:g}, β {values.beta:g}, λ {values.lambd:g}"
     return f"{settings.trainer_type}: learning rate {values.learning_rate:g} {values.learning_rate_schedule}, {tuned}, {gammas}"
+
+
+def _signal(name: str, signal: SignalSettings) -> str:
+    times = f" × {signal.strength:g}" if signal.strength != 1.0 else ""
+    return f"{name}{times} γ {signal.gamma:g}"
 
 
 def _network(settings: AnyBehaviorSettings) -> str:

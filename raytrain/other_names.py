@@ -76,7 +76,6 @@ COUNTERPARTS = {
 
 _UNITY = "it configures Unity's engine; arguments of an environment go into env_kwargs"
 _RESTARTS = "limits of environment restarts are not available here yet; remove it"
-_SIGNAL = "of the reward signals only extrinsic is available here yet; remove it"
 
 NOT_AVAILABLE = {
     "framework": "networks run on TensorFlow here; remove it",
@@ -91,10 +90,6 @@ NOT_AVAILABLE = {
     "self_play": "self-play is not available here yet; remove it",
     "behavioral_cloning": "imitation is not available here yet; remove it",
     "pretraining": "imitation is not available here yet; remove it",
-    "demo_path": "imitation is not available here yet; remove it",
-    "curiosity": _SIGNAL,
-    "gail": _SIGNAL,
-    "rnd": _SIGNAL,
     "goal_conditioning_type": "goal signals are not available here yet; remove it",
     "deterministic": "training samples actions; ask for deterministic ones where a trained policy acts",
     "even_checkpoints": "set checkpoint_interval to max_steps / keep_checkpoints",

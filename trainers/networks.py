@@ -176,19 +176,19 @@ def encoder_layout(arch: Architecture, scope: str = "actor") -> Layout:
         for conv in convolutions(image, encoder_prefix(arch, image, scope)):
             layout[conv.kernel] = (conv.size, conv.size, conv.inputs, conv.outputs)
             layout[conv.bias] = (conv.outputs,)
-        layout.update(_layout_of(encoder_dense(arch, image, scope)))
+        layout.update(dense_layout(encoder_dense(arch, image, scope)))
     return layout
 
 
 def body_layout(arch: Architecture, scope: str = "actor") -> Layout:
     """Tensors between inputs and heads: encoders, dense layers and the recurrent layer."""
     lstm = lstm_layer(arch, scope)
-    return {**encoder_layout(arch, scope), **_layout_of(*body_layers(arch, scope)), **(lstm.layout if lstm else {})}
+    return {**encoder_layout(arch, scope), **dense_layout(*body_layers(arch, scope)), **(lstm.layout if lstm else {})}
 
 
 def actor_layout(arch: Architecture, distribution: Distribution = "gaussian") -> Layout:
     """Tensors of the actor: body, heads and, with continuous actions whose log σ is no head, `LOG_STD`."""
-    return {**body_layout(arch, "actor"), **_layout_of(*action_heads(arch, distribution)), **free_log_std(arch, distribution)}
+    return {**body_layout(arch, "actor"), **dense_layout(*action_heads(arch, distribution)), **free_log_std(arch, distribution)}
 
 
 def free_log_std(arch: Architecture, distribution: Distribution) -> Layout:
@@ -202,7 +202,7 @@ def free_log_std(arch: Architecture, distribution: Distribution) -> Layout:
 def critic_layout(arch: Architecture, value_signals: Sequence[str] = ("extrinsic",), shared_critic: bool = False) -> Layout:
     """Tensors of the critic: body (none with a shared critic) and value heads."""
     body = {} if shared_critic else body_layout(arch, "critic")
-    return {**body, **_layout_of(*value_heads(arch, value_signals))}
+    return {**body, **dense_layout(*value_heads(arch, value_signals))}
 
 
 def normalizer_layout(arch: Architecture) -> Layout:
@@ -220,7 +220,8 @@ def policy_layout(arch: Architecture, distribution: Distribution = "gaussian") -
     return {**actor_layout(arch, distribution), **normalizer_layout(arch)}
 
 
-def _layout_of(*layers: Dense) -> Layout:
+def dense_layout(*layers: Dense) -> Layout:
+    """Tensors of dense layers."""
     return {name: shape for d in layers for name, shape in ((d.kernel, (d.inputs, d.outputs)), (d.bias, (d.outputs,)))}
 
 

@@ -22,6 +22,8 @@ from trainers.returns import explained_variance, generalized_advantages, normali
 from trainers.reward_scaling import RewardScaler
 from trainers.schedules import ppo_schedules
 from trainers.settings import BehaviorSettings
+from trainers.signal_set import SignalSet, title, transitions_of
+from trainers.signals import EXTRINSIC, Transitions
 from trainers.trainer import TrainerState, Weights
 from trainers.trajectory import TrajectoryBatch, concatenate
 
@@ -34,12 +36,12 @@ class _Held:
 
     Attributes:
         manager: who collected them.
-        reward: float32 ``[N]``, scaled.
+        rewards: of each signal, float32 ``[N]``, scaled.
     """
 
     batch: TrajectoryBatch
     manager: str
-    reward: np.ndarray
+    rewards: dict[str, np.ndarray]
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,13 +90,15 @@ class PPOTrainer:
         self, spec: BehaviorSpec, settings: BehaviorSettings, seed: np.random.SeedSequence, max_rows: int, weights: Weights
     ) -> None:
         self._spec, self._settings, self._hyper = spec, settings, settings.hyperparameters
-        self._signals = dict(settings.reward_signals)
+        self._signals = settings.reward_signals.active()
         self._arch = architecture(spec, settings.network_settings)
         self._program = PPOProgram(self._arch, self._hyper, list(self._signals), max_rows, _networks(weights))
         self._schedules = ppo_schedules(self._hyper, settings.max_steps)
         self._normalizer = NormalizerHistory(self._arch) if self._arch.normalized else None
         self._versions_kept = max_rows // self._hyper.buffer_size + 1
         self._scaler = RewardScaler(settings.reward_signals.extrinsic.gamma) if self._hyper.reward_scaling else None
+        self._other_signals = SignalSet(
+            self._arch, settings, self._hyper.batch_size, max_rows, self._hyper.num_epoch, seed.spawn(1)[0])
         has_own_memory = self._arch.memory is not None and not self._hyper.shared_critic
         self._critic_memory = CriticMemory(self._arch.memory_size) if has_own_memory else None
         self._rng = np.random.Generator(np.random.PCG64(seed))
@@ -107,6 +111,7 @@ class PPOTrainer:
 
     def compile(self) -> None:
         self._program.compile()
+        self._other_signals.compile()
 
     # -- taking in ---------------------------------------------------------------------------------------------------
 
@@ -130,7 +135,7 @@ class PPOTrainer:
         if batch.rows:
             reward = batch.reward if self._scaler is None else self._scaler.scale(batch, manager)
             reward = reward * np.float32(self._settings.reward_signals.extrinsic.strength)
-            self._held.append(_Held(batch, manager, reward))
+            self._held.append(_Held(batch, manager, {EXTRINSIC: reward, **self._other_signals.arrived(batch, manager)}))
             self.agent_steps += batch.rows
         return {}
 
@@ -180,9 +185,14 @@ class PPOTrainer:
         result = self._program.update(rows, now, self._rng, between_chunks)
         if self._critic_memory is not None:
             self._critic_memory.keep(batch, self._managers(), values.sequences, values.memory_after)
+        signals = self._other_signals.learn(self._transitions(), self._hyper.num_epoch, self._rng) if self._other_signals else {}
         self.updates += result.minibatches
         self.policy_updates += 1
-        return self._statistics(rows, now, result)
+        return {**self._statistics(rows, now, result), **signals}
+
+    def _transitions(self) -> Transitions:
+        """Of all rows held, for signals with a model."""
+        return transitions_of(self._arch, concatenate([held.batch for held in self._held]))
 
     def _values(self, batch: TrajectoryBatch) -> _Values:
         """Inputs and values of the rows held, with the critic as it is now."""
@@ -212,12 +222,12 @@ class PPOTrainer:
 
     def _targets(self, batch: TrajectoryBatch, values: _Values) -> tuple[np.ndarray, np.ndarray]:
         """Advantages ``[N]`` (summed over signals) and value targets ``[N, S]``, float32."""
-        rewards = {"extrinsic": np.concatenate([held.reward for held in self._held])}
         advantage, target = np.zeros(batch.rows, np.float32), np.empty_like(values.value)
         for s, (name, signal) in enumerate(self._signals.items()):
             value, bootstrap = values.value[:, s], values.bootstrap[:, s]
             one, target[:, s] = generalized_advantages(
-                rewards[name], value, batch.length, batch.terminated, bootstrap, signal.gamma, self._hyper.lambd
+                np.concatenate([held.rewards[name] for held in self._held]), value, batch.length, batch.terminated, bootstrap,
+                signal.gamma, self._hyper.lambd, ignore_terminated=not self._other_signals.ends_matter(name),
             )
             advantage += one
         return advantage, target
@@ -240,7 +250,7 @@ class PPOTrainer:
             "Policy/Beta": now.entropy_coef,
         }
         for s, name in enumerate(self._signals):
-            stats[f"Policy/{name.capitalize()} Value Estimate"] = float(rows.old_value[:, s].mean())
+            stats[f"Policy/{title(name)} Value Estimate"] = float(rows.old_value[:, s].mean())
         explained = explained_variance(rows.old_value[:, 0], rows.target[:, 0])
         if explained is not None:
             stats["Policy/Explained Variance"] = explained
@@ -266,7 +276,7 @@ class PPOTrainer:
             "agent_steps": self.agent_steps, "updates": self.updates, "policy_updates": self.policy_updates,
             "rng": self._rng.bit_generator.state, "warm": self._warm,
         })
-        return self._program.state().joined(own, *(part.state() for part in self._parts()))
+        return self._program.state().joined(own, self._other_signals.state(), *(part.state() for part in self._parts()))
 
     def _parts(self) -> list[NormalizerHistory | RewardScaler | CriticMemory]:
         """Those that have a state of their own."""
@@ -280,6 +290,7 @@ class PPOTrainer:
         """
         state.expect("normalizer_statistics/count", self._normalizer, "network_settings.normalize")
         state.expect("reward_scaling/count", self._scaler, "hyperparameters.reward_scaling")
+        self._other_signals.load_state(state)
         self._program.set_weights(_networks(state.tensors))
         self._program.load_adam(state)
         self._rng.bit_generator.state = state.scalars["rng"]

@@ -19,6 +19,7 @@ import numpy as np
 
 from trainers import graph, losses
 from trainers.architecture import Architecture
+from trainers.minibatches import minibatch_of
 from trainers.networks import Layout, actor_layout, critic_layout
 from trainers.optimizer import AdamState, adam, clip_by_global_norm, global_norm
 from trainers.quiet_tensorflow import tf
@@ -217,26 +218,19 @@ class PPOGraph:
 
     def minibatch(self, number: tf.Tensor, minibatches: Minibatches) -> Minibatch:
         """The rows of one minibatch. Numbers of items within an epoch differ by at most one, and every item is in one minibatch."""
-        epoch, j = number // minibatches.count, number % minibatches.count
-        size, longer = minibatches.items // minibatches.count, minibatches.items % minibatches.count
-        first = j * size + tf.minimum(j, longer)
-        size += tf.cast(j < longer, tf.int32)
-        # Not tf.slice: XLA takes what its begin depends on (items, count) for constants and would compile anew for every
-        # number of rows (tests/trainers/test_ppo_update.py: test_no_input_is_a_constant_of_the_compiled_program).
-        first += epoch * minibatches.order.shape[1]
-        items = tf.range(self.items)
-        index, real, memory = tf.gather(tf.reshape(minibatches.order, [-1]), first + items), items < size, {}
+        index, weight = minibatch_of(minibatches.order, number, minibatches.items, minibatches.count, self.items)
+        memory: dict[str, tf.Tensor] = {}
         if self.arch.memory:
             chosen = {name: tf.gather(x, index) for name, x in minibatches.sequences.items()}
             step = tf.range(self.sequence_length)[None]
             length = chosen["length"][:, None]
             # What pads a sequence at its end is its own last row: real numbers, of which none counts.
             index = tf.reshape(chosen["start"][:, None] + tf.minimum(step, length - 1), [-1])
-            real = tf.reshape(real[:, None] & (step < length), [-1])
+            weight = tf.cast(tf.reshape((weight[:, None] > 0.0) & (step < length), [-1]), tf.float32)
+            weight /= tf.reduce_sum(weight)
             memory = {scope: chosen[scope] for scope in self.scopes}
-        weight = tf.cast(real, tf.float32)
         rows = {name: tf.gather(x, index) for name, x in minibatches.rows.items()}
-        return Minibatch(rows, memory, weight / tf.reduce_sum(weight))
+        return Minibatch(rows, memory, weight)
 
     def loss(
         self, named: graph.Parameters, minibatch: Minibatch, clip_ratio: tf.Tensor, entropy_coef: tf.Tensor

@@ -29,7 +29,7 @@ def first_weights(spec: BehaviorSpec, settings: BehaviorSettings, rng: np.random
         if isinstance(settings, SACSettings):
             return initial_sac_weights(spec, settings, rng)
         hyper, arch = settings.hyperparameters, architecture(spec, settings.network_settings)
-        return initial_weights(arch, rng, initial_std=hyper.initial_std, shared_critic=hyper.shared_critic)
+        return initial_weights(arch, rng, hyper.initial_std, list(settings.reward_signals.active()), hyper.shared_critic)
 
 
 def make_trainer(

@@ -24,6 +24,8 @@ from trainers.sac_networks import CRITIC, LOG_ALPHA, TARGET
 from trainers.sac_update import SACProgram
 from trainers.schedules import sac_schedules
 from trainers.settings import SACSettings
+from trainers.signal_set import SignalSet, title
+from trainers.signals import EXTRINSIC, Transitions
 from trainers.trainer import TrainerState, Weights
 from trainers.trajectory import TrajectoryBatch
 from trainers.update_ratio import UpdateRatio
@@ -50,13 +52,17 @@ class SACTrainer:
 
     def __init__(self, spec: BehaviorSpec, settings: SACSettings, seed: np.random.SeedSequence, weights: Weights) -> None:
         self._spec, self._settings, self._hyper = spec, settings, settings.hyperparameters
-        self._signals = dict(settings.reward_signals)
+        self._signals = settings.reward_signals.active()
         self._arch = architecture(spec, settings.network_settings)
         self._program = SACProgram(spec, settings, weights)
         self._learning_rate = sac_schedules(self._hyper, settings.max_steps)
         self._normalizer = NormalizerHistory(self._arch) if self._arch.normalized else None
         self._replay = self._new_replay()
         self._ratio = UpdateRatio(self._hyper.steps_per_update, origin_steps=self._hyper.buffer_init_steps)
+        self._other_signals = SignalSet(self._arch, settings, self._hyper.batch_size, self._signal_rows, 1, seed.spawn(1)[0])
+        per_update = self._hyper.reward_signal_steps_per_update or self._hyper.steps_per_update
+        self._signal_ratio = UpdateRatio(per_update, origin_steps=self._hyper.buffer_init_steps)
+        self._signal_updates = 0
         self._rng = np.random.Generator(np.random.PCG64(seed))
         self._filled = 0  # rows taken in by this replay buffer
         self.notices: list[str] = []
@@ -64,11 +70,18 @@ class SACTrainer:
         self.updates = 0
         self.policy_updates = 0
 
+    @property
+    def _signal_rows(self) -> int:
+        """Most transitions of one call of `update`."""
+        memory = self._arch.memory
+        return self._program.updates_per_call * self._program.draws * (1 if memory is None else memory.burn_in + memory.sequence_length)
+
     def _new_replay(self) -> ReplayBuffer:
         return ReplayBuffer(self._spec, self._hyper.buffer_size, self._arch.memory_size)
 
     def compile(self) -> None:
         self._program.compile()
+        self._other_signals.compile()
 
     # -- taking in ---------------------------------------------------------------------------------------------------
 
@@ -103,6 +116,7 @@ class SACTrainer:
             could_learn = self._can_learn
             if self._normalizer is not None:  # first: it refuses what is not finite in float32
                 self._normalizer.update(batch.obs)
+            self._other_signals.arrived(batch, manager)
             self._replay.add(batch, manager)
             self._filled += batch.rows
             self.agent_steps += batch.rows
@@ -116,6 +130,7 @@ class SACTrainer:
         """The first batch could be drawn at `agent_steps`: what was owed by then could not be done, and is not made up for."""
         if self._ratio.owed(agent_steps, self.updates):
             self._ratio.rebase(agent_steps, self.updates)
+            self._signal_ratio.rebase(agent_steps, self._signal_updates)
             what = f"a full batch (batch_size={self._hyper.batch_size})" if self._arch.memory is None else "a first sequence and a full batch"
             self.notices.append(f"updates are counted from agent step {agent_steps:,} on, where the replay buffer had {what}")
 
@@ -132,7 +147,8 @@ class SACTrainer:
         """
         count = min(self._program.updates_per_call, self._ratio.owed(self.agent_steps, self.updates))
         learning_rate = self._learning_rate.value(self.agent_steps)
-        means = self._program.update(self._sample(count * self._program.draws), learning_rate, self._rng, between_chunks)
+        rows, transitions = self._sample(count * self._program.draws)
+        means = self._program.update(rows, learning_rate, self._rng, between_chunks)
         self.updates += count
         self.policy_updates += 1
         stats = {
@@ -152,39 +168,69 @@ class SACTrainer:
         if len(alpha):
             stats["Policy/Discrete Entropy Coeff"] = float(alpha.mean())
         for name in self._signals:
-            stats[f"Policy/{name.capitalize()} Value Estimate"] = means[f"value/{name}"]
-        return stats
+            stats[f"Policy/{title(name)} Value Estimate"] = means[f"value/{name}"]
+        return stats if transitions is None else {**stats, **self._teach(transitions)}
 
-    def _sample(self, n: int) -> SACRows | SACSequences:
-        """`n` transitions, or sequences with a memory."""
+    def _teach(self, transitions: Transitions) -> dict[str, float]:
+        """Let the other signals make the updates that they owe, on what the policy has just learnt from."""
+        owed, size = self._signal_ratio.owed(self.agent_steps, self._signal_updates), self._hyper.batch_size
+        there = max(1, len(transitions) // size)
+        if not owed:
+            return {}
+        epochs = max(1, owed // there)
+        self._signal_updates += min(owed, there) * epochs
+        return self._other_signals.learn(transitions.take(slice(0, min(owed, there) * size)), epochs, self._rng)
+
+    def _sample(self, n: int) -> tuple[SACRows | SACSequences, Transitions | None]:
+        """`n` transitions, or sequences with a memory; and, with signals besides the extrinsic one, the transitions as those see them."""
         if self._arch.memory is not None:
             return self._sequences(n)
         drawn = self._replay.sample(n, self._rng, self._hyper.n_step, self._settings.reward_signals.extrinsic.gamma)
         now, after = self._inputs(drawn.obs), self._inputs(drawn.next_obs)
+        transitions, others = None, {}
+        if self._other_signals:
+            transitions = Transitions(
+                network_inputs(self._arch, drawn.obs), network_inputs(self._arch, drawn.next_obs), np.clip(drawn.continuous, -1.0, 1.0),
+                drawn.discrete, drawn.terminated,
+            )
+            others = self._other_signals.rewards(transitions)
         return SACRows(
-            now.vector, after.vector, drawn.continuous, drawn.discrete, self._rewards(drawn.reward),
+            now.vector, after.vector, drawn.continuous, drawn.discrete, self._rewards(drawn.reward, others),
             self._bootstrap(drawn.steps, drawn.terminated), now.images, after.images, drawn.action_mask, drawn.next_action_mask,
-        )
+        ), transitions
 
-    def _sequences(self, n: int) -> SACSequences:
+    def _sequences(self, n: int) -> tuple[SACSequences, Transitions | None]:
         hyper, gamma, memory = self._hyper, self._settings.reward_signals.extrinsic.gamma, self._arch.memory
         drawn = self._replay.sample_sequences(n, memory.sequence_length, memory.burn_in, self._rng, hyper.n_step, gamma)
         shape = next(iter(drawn.obs.values())).shape[:2]
         seen = self._inputs({name: x.reshape(shape[0] * shape[1], *x.shape[2:]) for name, x in drawn.obs.items()})
+        transitions, others = None, {}
+        if self._other_signals:
+            # They see single transitions: each row of a sequence with the one after it, and none of the padding when they learn.
+            now, after = (
+                network_inputs(self._arch, {name: x[:, steps].reshape(-1, *x.shape[2:]) for name, x in drawn.obs.items()})
+                for steps in (slice(None, -1), slice(1, None))
+            )
+            continuous, discrete = (x.reshape(-1, x.shape[2]) for x in (drawn.continuous, drawn.discrete))
+            transitions = Transitions(now, after, np.clip(continuous, -1.0, 1.0), discrete, drawn.terminated.ravel())
+            others = {name: x.reshape(drawn.reward.shape) for name, x in self._other_signals.rewards(transitions).items()}
+            transitions = transitions.take(np.flatnonzero(drawn.weight.ravel()))
         return SACSequences(
-            seen.vector.reshape(*shape, -1), drawn.continuous, drawn.discrete, self._rewards(drawn.reward),
+            seen.vector.reshape(*shape, -1), drawn.continuous, drawn.discrete, self._rewards(drawn.reward, others),
             self._bootstrap(drawn.steps, drawn.terminated), drawn.steps, drawn.weight, drawn.memory, drawn.begins,
             tuple(x.reshape(*shape, *x.shape[1:]) for x in seen.images), drawn.action_mask,
-        )
+        ), transitions
 
-    def _rewards(self, reward: np.ndarray) -> np.ndarray:
-        """Of each signal: float32 ``[N, …]`` -> ``[N, …, S]``."""
-        return (reward * np.float32(self._settings.reward_signals.extrinsic.strength))[..., None]
+    def _rewards(self, reward: np.ndarray, others: dict[str, np.ndarray]) -> np.ndarray:
+        """Of each signal: the extrinsic one, float32 ``[N, …]``, and the others -> ``[N, …, S]``."""
+        extrinsic = reward * np.float32(self._settings.reward_signals.extrinsic.strength)
+        return np.stack([extrinsic, *(others[name] for name in self._signals if name != EXTRINSIC)], axis=-1)
 
     def _bootstrap(self, steps: np.ndarray, terminated: np.ndarray) -> np.ndarray:
-        """γ^steps of each signal, 0 where the task ended: int ``[N, …]`` -> float32 ``[N, …, S]``."""
+        """γ^steps of each signal, 0 where the task ended and the signal with it: int ``[N, …]`` -> float32 ``[N, …, S]``."""
         gammas = np.array([signal.gamma for signal in self._signals.values()], np.float32)
-        return np.power(gammas, steps[..., None], dtype=np.float32) * ~terminated[..., None]
+        end = np.array([self._other_signals.ends_matter(name) for name in self._signals])
+        return np.power(gammas, steps[..., None], dtype=np.float32) * ~(terminated[..., None] & end)
 
     def _inputs(self, obs: Observations) -> NetworkInputs:
         """What the networks see."""
@@ -206,8 +252,8 @@ class SACTrainer:
         own = TrainerState(self._program.targets(), {
             "agent_steps": self.agent_steps, "updates": self.updates, "policy_updates": self.policy_updates,
             "rng": self._rng.bit_generator.state, "filled": self._filled, "steps_per_update": str(self._ratio.steps_per_update),
-            "origin_steps": self._ratio.origin_steps, "origin_updates": self._ratio.origin_updates,
-        })
+            "origin_steps": self._ratio.origin_steps, "origin_updates": self._ratio.origin_updates, "signal_updates": self._signal_updates,
+        }).joined(self._other_signals.state())
         replay = self._replay if self._hyper.save_replay_buffer else None
         parts = (part.state() for part in (self._normalizer, replay) if part is not None)
         return self._program.state().joined(own, *parts)
@@ -225,10 +271,14 @@ class SACTrainer:
         self.agent_steps, self.updates, self.policy_updates, origin_steps, origin_updates = (
             int(state.scalars[name]) for name in ("agent_steps", "updates", "policy_updates", "origin_steps", "origin_updates")
         )
+        self._other_signals.load_state(state)
+        self._signal_updates = int(state.scalars["signal_updates"])
         self._replay, self._filled = self._new_replay(), 0
         self._ratio.rebase(origin_steps, origin_updates)
+        self._signal_ratio.rebase(max(self.agent_steps, origin_steps), self._signal_updates)
         if not any(name.startswith("replay/") for name in state.tensors):
             self._ratio.rebase(self.agent_steps + self._hyper.buffer_init_steps, self.updates)
+            self._signal_ratio.rebase(self.agent_steps + self._hyper.buffer_init_steps, self._signal_updates)
             rows = max(self._hyper.buffer_init_steps, self._hyper.batch_size)
             self.notices.append(
                 f"the checkpoint has no replay buffer (save_replay_buffer: true saves it): the first {rows:,} agent steps fill a new one, "

@@ -117,7 +117,7 @@ class SACGraph:
         hyper = settings.hyperparameters
         targets = target_entropies(spec.action, hyper.target_entropy, hyper.target_entropy_scale)
         return cls(
-            architecture(spec, settings.network_settings).as_given(), tuple(dict(settings.reward_signals)), distribution_of(settings),
+            architecture(spec, settings.network_settings).as_given(), tuple(settings.reward_signals.active()), distribution_of(settings),
             tuple(float(t) for t in targets), hyper.target_entropy_scale, hyper.tau, hyper.adam_epsilon, hyper.max_grad_norm,
             hyper.learn_entcoef,
         )

@@ -147,7 +147,7 @@ def initial_sac_weights(
         float32 arrays by tensor name.
     """
     arch, hyper = architecture(spec, settings.network_settings), settings.hyperparameters
-    signals = list(dict(settings.reward_signals)) if signals is None else signals
+    signals = list(settings.reward_signals.active()) if signals is None else signals
     weights = initial_actor(arch, rng, distribution_of(settings), hyper.sde_initial_log_std)
     critics = {**initial_encoders(arch, rng, CRITIC), **_initial_twins(arch, signals, rng)}
     return {

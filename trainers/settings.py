@@ -10,52 +10,25 @@ import json
 import re
 from collections.abc import Mapping
 from math import inf
-from numbers import Integral
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Discriminator, Field, Strict, Tag, field_validator, model_validator
+from pydantic import Discriminator, Field, Strict, Tag, field_validator, model_validator
 from pydantic_core import PydanticCustomError
 
-
-def _whole_number(value: Any) -> Any:
-    """``5e5`` and a NumPy integer as ``int``; anything else unchanged, for the strict check that follows."""
-    if isinstance(value, float) and value.is_integer():
-        return int(value)
-    if isinstance(value, Integral) and not isinstance(value, bool):
-        return int(value)
-    return value
-
-
-# Strict, because pydantic otherwise reads true as 1, "3" as 3 and "yes" as true: a slip that should be named, not guessed at.
-Flag = Annotated[bool, Strict()]
-# The conversion stands last: bounds behind it would be checked but be missing in the JSON Schema.
-Whole = BeforeValidator(_whole_number)
-PositiveInt = Annotated[int, Strict(), Field(ge=1), Whole]
-NonNegativeInt = Annotated[int, Strict(), Field(ge=0), Whole]
-Number = Annotated[float, Strict()]
-PositiveFloat = Annotated[Number, Field(gt=0.0)]
-NonNegativeFloat = Annotated[Number, Field(ge=0.0)]
-Schedule = Literal["linear", "constant"]
-
-
-class Settings(BaseModel):
-    """Base of every settings model: frozen, unknown keys refused, no NaN or infinity."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, use_attribute_docstrings=True)
-
-
-def contradiction(field: str, other: str, message: str) -> PydanticCustomError:
-    """Error of two fields of one model that do not fit together, to be raised in a model validator.
-
-    Args:
-        field: where it is reported.
-        other: the field it clashes with.
-        message: names both fields and both values, and says what to do.
-    """
-    return PydanticCustomError("contradiction", "{message}", {"message": message, "field": field, "other": other})
-
-
-Encoder = Literal["simple", "nature_cnn", "resnet", "match3", "fully_connected"]
+from trainers.setting_types import (
+    Encoder,
+    Flag,
+    NonNegativeFloat,
+    NonNegativeInt,
+    Number,
+    PositiveFloat,
+    PositiveInt,
+    Schedule,
+    Settings,
+    Whole,
+    contradiction,
+)
+from trainers.signal_settings import RewardSignals
 
 
 class ObservationSettings(Settings):
@@ -144,22 +117,6 @@ class NetworkSettings(Settings):
                 "each dense layer, so their number is known: remove num_layers, or layers to have all of them hidden_units wide",
             )
         return self
-
-
-class ExtrinsicSettings(Settings):
-    """The environment's own reward."""
-
-    strength: NonNegativeFloat = 1.0
-    """Multiplier on the reward."""
-    gamma: Annotated[Number, Field(gt=0.0, le=1.0)] = 0.99
-    """Discount per agent step."""
-
-
-class RewardSignals(Settings):
-    """Named reward streams, each with its own value head, discount and strength."""
-
-    extrinsic: ExtrinsicSettings = ExtrinsicSettings()
-    """Learn from what the environment pays."""
 
 
 class PPOHyperparameters(Settings):

@@ -119,12 +119,12 @@ CORPUS = [
         "",
     ),
     (
-        "reward signal of ML-Agents",
-        GOOD + "    reward_signals:\n      curiosity: {strength: 0.1}\n",
-        "behaviors.CartPole.reward_signals.curiosity",
+        "key of another signal",
+        GOOD + "    reward_signals:\n      curiosity: {use_vail: true}\n",
+        "behaviors.CartPole.reward_signals.curiosity.use_vail",
         9,
-        "only extrinsic",
-        "",
+        "unknown key",
+        "behaviors.CartPole.reward_signals.gail.use_vail",
     ),
     (
         "typo in a reward signal",

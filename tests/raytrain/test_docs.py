@@ -15,18 +15,27 @@ from raytrain.settings import CheckpointSettings, DistributedSettings, EnvSettin
 from raytrain.suggest import NOT_AVAILABLE
 from raytrain.yaml_source import parse_value, parse_yaml
 from trainers.architecture import SMALLEST_SIDE
+from trainers.setting_types import Settings
 from trainers.settings import (
     BehaviorSettings,
-    ExtrinsicSettings,
     MemorySettings,
     NetworkSettings,
     ObservationSettings,
     PPOHyperparameters,
     PPOSettings,
-    RewardSignals,
     SACHyperparameters,
     SACSettings,
-    Settings,
+)
+from trainers.signal_settings import (
+    CuriositySettings,
+    ExtrinsicSettings,
+    GAILSettings,
+    ModelSignalSettings,
+    OwnSignalSettings,
+    RewardSignals,
+    RNDSettings,
+    SignalNetwork,
+    SignalSettings,
 )
 
 REPOSITORY = Path(__file__).parents[2]
@@ -46,6 +55,11 @@ SECTIONS = {
     "`observations`": ObservationSettings,
     "`reward_signals`": RewardSignals,
     "`extrinsic`": ExtrinsicSettings,
+    "`curiosity`": CuriositySettings,
+    "`rnd`": RNDSettings,
+    "`gail`": GAILSettings,
+    "`own`": OwnSignalSettings,
+    "`network_settings` of a signal": SignalNetwork,
     "`env_settings`": EnvSettings,
     "`distributed`": DistributedSettings,
     "`checkpoint_settings`": CheckpointSettings,
@@ -108,7 +122,7 @@ def test_every_setting_has_a_table():
         for field in model.model_fields.values():
             models += [inner for inner in types_in(field.annotation) if isinstance(inner, type) and issubclass(inner, Settings)]
     # The table of a behavior stands for every trainer: their settings differ in trainer_type and hyperparameters only.
-    assert found - {SACSettings, BehaviorSettings} == set(SECTIONS.values())
+    assert found - {SACSettings, BehaviorSettings, SignalSettings, ModelSignalSettings} == set(SECTIONS.values())
 
 
 def test_the_algorithm_page_has_every_hyperparameter_with_its_default():
@@ -134,7 +148,7 @@ def test_the_page_of_spaces_has_the_smallest_images():
 
 def test_the_algorithm_page_has_every_tag_that_the_trainer_logs():
     code = (REPOSITORY / "trainers" / "ppo.py").read_text(encoding="utf-8")
-    logged = set(re.findall(r'f?"((?:Policy|Losses)/[^"]+)"', code.replace("{name.capitalize()}", "Extrinsic")))
+    logged = set(re.findall(r'f?"((?:Policy|Losses)/[^"]+)"', code.replace("{title(name)}", "Extrinsic")))
     rows = [row.split(" | ")[0] for row in below(PPO, "Metrics").splitlines() if row.startswith("| `")]
     assert {tag for row in rows for tag in re.findall("`([^`]+)`", row)} == logged
 

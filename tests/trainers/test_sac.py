@@ -325,7 +325,7 @@ def rows_from(batch: TrajectoryBatch, **changes) -> SACRows:
     """What is drawn from a replay of nothing but `batch`, 256 rows."""
     d = driver_of(buffer_init_steps=0, steps_per_update=1, **changes)
     d.trainer.process(batch, "manager")
-    return d.trainer._sample(256)
+    return d.trainer._sample(256)[0]
 
 
 @pytest.mark.parametrize(("end", "last"), [(CUT, 0.9), (TRUNCATED, 0.9), (TERMINATED, 0.0), (BOTH, 0.0)])
@@ -374,7 +374,7 @@ def test_an_update_learns_from_sequences():
     rows = without_learning(d.trainer)
     assert drain(d.trainer) == [3]
     assert [len(r) for r in rows] == [3 * 4]
-    drawn = d.trainer._sample(300)
+    drawn = d.trainer._sample(300)[0]
     first, t = drawn.vector[:, 0, 0], np.arange(5)
     for start, known, ends in ((0.0, 3, True), (100.0, 5, False), (104.0, 5, False)):
         i = np.flatnonzero(first == start)[0]
@@ -399,7 +399,7 @@ def test_images_stay_as_they_came():
     d.trainer.process(batch, "manager")
     held = d.trainer._replay._data["obs/eye"]
     assert (held.dtype, held.shape) == (np.uint8, (100, 6, 5, 3))
-    rows = d.trainer._sample(64)
+    rows = d.trainer._sample(64)[0]
     assert rows.vector.shape == (64, 0)
     by_reward = {reward: row for row, reward in enumerate(batch.reward.tolist())}
     at = [by_reward[reward] for reward in rows.reward[:, 0].tolist()]
@@ -504,7 +504,7 @@ def test_alpha_and_optimizer_are_restored():
     alpha = d.trainer._program.alpha()
     assert (np.abs(alpha - 1.0) > 0.02).all()
     np.testing.assert_allclose(trainer._program.alpha(), alpha, atol=1e-6)
-    rows = d.trainer._sample(BATCH)
+    rows = d.trainer._sample(BATCH)[0]
     for one in (d.trainer, trainer):
         one._program.update(rows, 0.01, np.random.default_rng(0))
     for of in ("weights", "targets"):
@@ -518,7 +518,7 @@ def test_replay_is_restored():
         d.update()
     trainer = resumed(d)
     assert trainer._replay.rows == d.trainer._replay.rows > 60
-    one, two = (t._sample(64) for t in (d.trainer, trainer))
+    one, two = (t._sample(64)[0] for t in (d.trainer, trainer))
     for field in ("vector", "next_vector", "continuous", "discrete", "reward", "bootstrap"):
         np.testing.assert_array_equal(getattr(one, field), getattr(two, field))
     assert trainer.notices == []

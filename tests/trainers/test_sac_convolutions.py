@@ -86,7 +86,7 @@ def check(trainer: SACTrainer) -> None:
     before = everything(trainer)
     program.compile()
     assert all(np.array_equal(w, before[name]) for name, w in everything(trainer).items())
-    rows = trainer._sample(3 * program.draws)
+    rows = trainer._sample(3 * program.draws)[0]
     theta, target, means = slow_update(trainer, rows, 3)
     stats = program.update(rows, RATE, np.random.default_rng(9))
     np.testing.assert_allclose(list(stats.values()), means, rtol=1e-4, atol=1e-4)
@@ -138,5 +138,5 @@ def test_one_trace_for_any_number_of_updates():
     program.compile()
     before = program.traces
     for count in (1, 3, 2):
-        program.update(trainer._sample(count * program.draws), RATE / count, np.random.default_rng(0))
+        program.update(trainer._sample(count * program.draws)[0], RATE / count, np.random.default_rng(0))
     assert program.traces == before

@@ -60,7 +60,7 @@ def trainer_and_rows(
 def log_probs(trainer: SACTrainer, updates: int, compiled: bool) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Of sampled rows, padding left out: rewards (which tell rows apart), log-probs by the training graph, and weights."""
     program, memory = trainer._program, trainer._arch.memory
-    rows = trainer._sample(updates * program.draws)
+    rows = trainer._sample(updates * program.draws)[0]
     arrays, graph = program._arrays, program._graph
     arrays.fill(rows, np.random.default_rng(0))
     named, target = (dict(zip(layout, tensors, strict=True)) for layout, tensors in (
