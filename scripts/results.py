@@ -38,13 +38,19 @@ def main() -> int:
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--json", type=Path, default=ROOT / "docs" / "results.json")
     parser.add_argument("--from-json", action="store_true", help="run nothing: the page and the curves from the JSON file")
+    parser.add_argument("--from-run", type=Path, metavar="FOLDER", help="run nothing: add the finished run in FOLDER to the one file of --files")
     options = parser.parse_args()
+    if options.from_run is not None and len(options.files) != 1:
+        parser.error("--from-run needs --files with one name")
     data = json.loads(options.json.read_text()) if options.json.exists() else {"runs": {}}
     if not options.from_json:
         data["machine"] = f"{platform.processor() or platform.machine()}, {os.cpu_count()} cores, {platform.system()}"
         data["versions"] = {p: version(p) for p in ("ray", "tensorflow", "numpy", "gymnasium")} | {"python": platform.python_version()}
         for name in options.files:
-            run_all(name, options.seeds, data, options.json)
+            if options.from_run is None:
+                run_all(name, options.seeds, data, options.json)
+            else:
+                add(name, options.from_run, data)
     write(data, options.json, options.files)
     return 0
 
@@ -69,11 +75,25 @@ def train(name: str, seed: int) -> dict[str, Any]:
         wall_s = time.monotonic() - started
         if done.returncode:
             raise SystemExit(f"{name}, seed {seed}: exit code {done.returncode}\n{done.stdout[-2000:]}{done.stderr[-2000:]}")
-        status = json.loads((Path(folder) / "run" / "status.json").read_text())
-        curve = read_curve(next((Path(folder) / "run").glob("*/metrics.csv")))
+        return summary(Path(folder) / "run", seed, wall_s)
+
+
+def add(name: str, folder: Path, data: dict[str, Any]) -> None:
+    """Take a run in that was made by hand, in place of one with its seed; its wall time is that of its last summary."""
+    seed = yaml.safe_load((folder / "configuration.yaml").read_text())["env_settings"]["seed"]
+    with next(folder.glob("*/metrics.csv")).open() as file:
+        wall_s = float(list(csv.DictReader(file))[-1]["elapsed_s"])
+    runs = [run for run in data["runs"].get(name, []) if run["seed"] != seed]
+    data["runs"][name] = sorted([*runs, summary(folder, seed, wall_s)], key=lambda run: run["seed"])
+
+
+def summary(folder: Path, seed: int, wall_s: float) -> dict[str, Any]:
+    """What a run's folder says of it."""
+    status = json.loads((folder / "status.json").read_text())
     return {
         "seed": seed, "reason": status["reason"], "mean_return": status["mean_return"], "agent_steps": status["agent_steps"],
-        "wall_s": round(wall_s, 1), "goal_reached": "stop.reward" in status["reason"], "date": time.strftime("%Y-%m-%d"), "curve": curve,
+        "wall_s": round(wall_s, 1), "goal_reached": "stop.reward" in status["reason"], "date": time.strftime("%Y-%m-%d"),
+        "curve": read_curve(next(folder.glob("*/metrics.csv"))),
     }
 
 
