@@ -34,7 +34,8 @@ class Demonstrations:
         length: int32 ``[K]``, rows of each episode, at least 1.
         terminated: bool ``[K]``, the task ended; False: cut by a time limit or by the end of the recording.
         next_obs: name -> ``[K, *shape]``, the observation after the last row of each episode.
-        action_mask: bool ``[N, W]``, True = allowed, as in `envs.specs.DecisionSteps`; None where no masks were recorded.
+        action_mask: bool ``[N, W]``, True = allowed, as in `envs.specs.DecisionSteps`; None where no masks were recorded. What the
+            expert chose is allowed.
     """
 
     spec: BehaviorSpec
@@ -128,6 +129,18 @@ def _check_ranges(d: Demonstrations, where: str) -> None:
                     first = int(starts[*index])
                     raise DemonstrationError(f"{where}: expected {prefix}/{o.name} from {first} to {first + int(choices[*index]) - 1} at "
                                              f"{index}, received {array[row, *index]} in row {row}; record it anew.")
+
+
+def with_choices_allowed(demonstrations: Demonstrations) -> Demonstrations:
+    """Masks that allow what the expert did: some environments take forbidden choices from a person, which have no likelihood otherwise."""
+    mask, first = demonstrations.action_mask, 0
+    if mask is None:
+        return demonstrations
+    mask, rows = mask.copy(), np.arange(len(mask))
+    for branch, choices in enumerate(demonstrations.spec.action.discrete_branches):
+        mask[rows, first + demonstrations.discrete[:, branch]] = True
+        first += choices
+    return replace(demonstrations, action_mask=mask)
 
 
 def fitted(demonstrations: Demonstrations, spec: BehaviorSpec, where: str, by_shape: bool = False) -> Demonstrations:

@@ -16,7 +16,7 @@ import numpy as np
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
 
-from envs.demonstration_data import DemonstrationError, Demonstrations, check_content, fitted, joined
+from envs.demonstration_data import DemonstrationError, Demonstrations, check_content, fitted, joined, with_choices_allowed
 from envs.specs import BehaviorSpec
 
 __all__ = ["DemonstrationError", "Demonstrations", "read_demonstrations", "read_metadata", "write_demonstrations"]
@@ -45,7 +45,7 @@ def read_demonstrations(path: str | Path, spec: BehaviorSpec | None = None) -> D
         name = str(path)
         found = read_minari(name[len(MINARI_PREFIX) :])
         check_content(found, name)
-        return found if spec is None else fitted(found, spec, name)
+        return with_choices_allowed(found if spec is None else fitted(found, spec, name))
     parts: list[Demonstrations] = []
     for file in _files(Path(path).expanduser()):
         is_unity = file.suffix == UNITY_SUFFIX
@@ -53,7 +53,7 @@ def read_demonstrations(path: str | Path, spec: BehaviorSpec | None = None) -> D
         check_content(found, where)
         target = spec if spec is not None or not parts else parts[0].spec
         parts.append(found if target is None else fitted(found, target, where, by_shape=is_unity))
-    return joined(parts)
+    return with_choices_allowed(joined(parts))
 
 
 def _files(path: Path) -> list[Path]:

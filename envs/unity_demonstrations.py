@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import functools
 import io
+import re
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -222,7 +223,7 @@ def _read(info: Any, i: int, o: ObservationSpec, path: Path) -> np.ndarray:
 
 def _pixels(data: bytes, o: ObservationSpec, mapping: list[int], path: Path) -> np.ndarray:
     """uint8 ``o.shape`` from one PNG file or several, one after another, of three channels each."""
-    starts = [i for i in range(len(data)) if data.startswith(_PNG, i)] if data.count(_PNG) > 1 else [0]
+    starts = [found.start() for found in re.finditer(re.escape(_PNG), data)] or [0]
     try:
         parts = [_decode_png(data[start:end]) for start, end in zip(starts, [*starts[1:], len(data)], strict=True)]
     except (OSError, ValueError, SyntaxError) as error:

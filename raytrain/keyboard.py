@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,7 @@ from envs.factories import EnvFactory, behavior_name
 from envs.masks import EnvMasks, mask_in, mask_method
 from envs.policy_actions import to_policy_actions
 from envs.spaces import behavior_spec
-from envs.specs import Actions, Observations, env_action_rows, to_env_actions
+from envs.specs import Actions, ActionSpec, BehaviorSpec, Observations, env_action_rows, to_env_actions
 
 NOOP = "noop"
 """Key of ``--keys`` for the action while no key is pressed."""
@@ -41,20 +42,20 @@ class _Recording(gym.Wrapper):
         self._masks = EnvMasks(env, recorder.spec.action) if recorder.spec.action.masked else None
         self._obs: Observations = {}
         self._mask: np.ndarray | None = None
-        self._is_seeded = False
+        self._has_stepped = False
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
-        """A new episode; seeded when it is the first."""
+        """A new episode; seeded as long as no step was done (`play` resets twice at its beginning)."""
         if self._episodes is not None and self._recorder.episodes >= self._episodes:
             raise _Enough
         self._recorder.discard()
-        value, info = self.env.reset(seed=None if self._is_seeded else seed, options=options)
-        self._is_seeded = True
+        value, info = self.env.reset(seed=None if self._has_stepped else seed, options=options)
         self._see(value, info)
         return value, info
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
         """One step of the person."""
+        self._has_stepped = True
         value, reward, terminated, truncated, info = self.env.step(action)
         self._recorder.decide(self._obs, _policy_action(self._recorder, action), self._mask)
         self._recorder.reward(read_reward(reward))
@@ -134,35 +135,49 @@ def play(factory: EnvFactory, keys: dict[str, Any] | None, seed: int, episodes: 
         ValueError: pygame is missing, the environment draws no pictures or has no keys, or keys or actions that are none.
     """
     try:
-        import gymnasium.utils.play as player
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of plots, which are not drawn here
+            import gymnasium.utils.play as player
         import pygame
     except (ImportError, gym.error.DependencyNotInstalled) as error:
         raise ValueError(f'Expected pygame for the keyboard, which is not installed ({error}); pip install "gymnasium[classic-control]".') from None
     kwargs = {"render_mode": "rgb_array", **factory.kwargs} if factory.is_gymnasium_id else factory.kwargs
     env = EnvFactory(factory.env, kwargs, factory.import_dirs, factory.options).make()
-    if not isinstance(env, gym.Env) or env.render_mode not in ("rgb_array", "rgb_array_list"):
-        mode = getattr(env, "render_mode", None)
+    try:
+        _check_playable(env, factory.env, keys)
+        recorder = EpisodeRecorder(_spec(env, behavior_name(factory.env, env)))
+        mapping, noop = _mapping(env, recorder.spec.action, keys, pygame)
+    except BaseException:
         env.close()
-        raise ValueError(f"{factory.env}: expected a single environment with render_mode='rgb_array', received {type(env).__name__} with "
-                         f"{mode!r}; let the factory make it so.")
-    recorder = EpisodeRecorder(_spec(env, behavior_name(factory.env, env)))
-    idle = Actions(np.zeros((1, recorder.spec.action.continuous_size), np.float32),
-                   np.zeros((1, len(recorder.spec.action.discrete_branches)), np.int32))
-    noop = env_action_rows(recorder.spec.action, to_env_actions(recorder.spec.action, idle))[0]
-    mapping = None
-    if keys is not None:
-        mapping = {_codes(combination, pygame): _action(env.action_space, value, combination) for combination, value in keys.items()
-                   if combination != NOOP}
-        noop = _action(env.action_space, keys[NOOP], NOOP) if NOOP in keys else noop
-    elif not env.has_wrapper_attr("get_keys_to_action"):
-        env.close()
-        raise ValueError(f"{factory.env}: expected an environment with keys of its own, received one without; give them with {_EXAMPLE}, actions "
-                         f"from {env.action_space}.")
+        raise
     wrapped = _Recording(env, recorder, episodes)
     return Session(wrapped, recorder, lambda: player.play(wrapped, fps=fps, keys_to_action=mapping, seed=seed, noop=noop))
 
 
-def _spec(env: gym.Env, name: str) -> Any:
+def _check_playable(env: Any, name: str, keys: dict[str, Any] | None) -> None:
+    mode = getattr(env, "render_mode", None)
+    if not isinstance(env, gym.Env) or mode not in ("rgb_array", "rgb_array_list"):
+        raise ValueError(f"{name}: expected a single environment with render_mode='rgb_array', received {type(env).__name__} with {mode!r}; "
+                         "let the factory make it so.")
+    if keys is None and not env.has_wrapper_attr("get_keys_to_action"):
+        raise ValueError(f"{name}: expected an environment with keys of its own, received one without; give them with {_EXAMPLE}, actions "
+                         f"from {env.action_space}.")
+
+
+def _mapping(env: gym.Env, spec: ActionSpec, keys: dict[str, Any] | None, pygame: Any) -> tuple[dict[tuple[int, ...], Any] | None, Any]:
+    """Key codes and their actions (None: the environment's own), and the action while no key is pressed."""
+    if keys is not None and NOOP in keys:
+        noop = _action(env.action_space, keys[NOOP], NOOP)
+    else:
+        idle = Actions(np.zeros((1, spec.continuous_size), np.float32), np.zeros((1, len(spec.discrete_branches)), np.int32))
+        noop = env_action_rows(spec, to_env_actions(spec, idle))[0]
+    if keys is None:
+        return None, noop
+    return {_codes(combination, pygame): _action(env.action_space, value, combination) for combination, value in keys.items()
+            if combination != NOOP}, noop
+
+
+def _spec(env: gym.Env, name: str) -> BehaviorSpec:
     is_masked = mask_method(env) is not None
     spec = behavior_spec(env.observation_space, env.action_space, name, is_masked)
     if spec.action.discrete_branches and not spec.action.masked and mask_in(env.reset()[1]) is not None:

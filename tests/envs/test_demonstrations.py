@@ -13,6 +13,7 @@ import pytest
 from gymnasium import spaces
 from safetensors.numpy import load_file, save_file
 
+from envs.demonstration_data import with_choices_allowed
 from envs.demonstrations import DemonstrationError, Demonstrations, read_demonstrations, read_metadata, write_demonstrations
 from envs.episode_recorder import EpisodeRecorder
 from envs.policy_actions import to_policy_actions
@@ -44,11 +45,12 @@ def demonstrations(
         return made
 
     discrete = [rng.integers(0, branch, n) for branch in spec.action.discrete_branches]
-    return Demonstrations(
+    made = Demonstrations(
         spec=spec, obs=obs(n), continuous=rng.uniform(-1, 1, (n, spec.action.continuous_size)).astype(np.float32),
         discrete=np.array(discrete, np.int32).T.reshape(n, len(discrete)), reward=rng.normal(size=n).astype(np.float32),
         length=np.array(lengths, np.int32), terminated=rng.random(k) < 0.5, next_obs=obs(k),
         action_mask=rng.random((n, spec.action.choices)) < 0.7 if masked else None)
+    return with_choices_allowed(made)
 
 
 def assert_equal(one: Demonstrations, other: Demonstrations) -> None:
@@ -143,6 +145,15 @@ def test_a_folder_is_joined_in_the_order_of_names(tmp_path: Path) -> None:
     assert both.action_mask[:7].all(), "a file without masks allows everything"
     np.testing.assert_array_equal(both.action_mask[7:], second.action_mask)
     assert read_demonstrations(tmp_path).action_mask is None, "the behavior has no masks"
+
+
+def test_what_the_expert_chose_counts_as_allowed(tmp_path: Path) -> None:
+    """A person may do what is forbidden; cloning it needs a likelihood above 0."""
+    d = demonstrations(BOX, spaces.MultiDiscrete([3, 2]), masked=True)
+    write_demonstrations(tmp_path / "a.safetensors", replace(d, action_mask=np.zeros((7, 5), bool)))
+    mask = read_demonstrations(tmp_path / "a.safetensors").action_mask
+    expected = np.concatenate([np.eye(3, dtype=bool)[d.discrete[:, 0]], np.eye(2, dtype=bool)[d.discrete[:, 1]]], axis=1)
+    np.testing.assert_array_equal(mask, expected)
 
 
 def test_the_spec_given_decides_names_order_and_dtype(file: Path) -> None:
