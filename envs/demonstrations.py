@@ -153,7 +153,10 @@ def write_demonstrations(
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".tmp-{path.name}")
     try:
+        temporary.touch()
+        rights = temporary.stat().st_mode  # as for any new file; safetensors gives its files to their owner alone
         save_file({name: np.ascontiguousarray(array) for name, array in tensors.items()}, temporary, texts)
+        temporary.chmod(rights)
         with open(temporary, "r+b") as file:
             os.fsync(file.fileno())
         os.replace(temporary, path)

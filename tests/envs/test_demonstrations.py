@@ -226,6 +226,11 @@ def test_content_that_is_none(tmp_path: Path, file: Path) -> None:
     assert "expected finite numbers in reward" in refused(rewritten(file, {"reward": np.full(7, np.nan, np.float32)}))
 
 
+def test_others_may_read_the_file_as_any_other(file: Path) -> None:
+    (file.parent / "plain").write_text("")
+    assert file.stat().st_mode == (file.parent / "plain").stat().st_mode
+
+
 def test_a_failed_write_leaves_the_old_file(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     before = file.read_bytes()
 
