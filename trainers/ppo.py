@@ -14,6 +14,7 @@ import numpy as np
 
 from envs.specs import BehaviorSpec, Observations
 from trainers.architecture import architecture
+from trainers.behavioral_cloning import CloningModule, cloning_module
 from trainers.inputs import NetworkInputs, join_inputs, network_inputs
 from trainers.normalizer import NormalizerHistory, check_batch
 from trainers.ppo_memory import CriticMemory, Sequences, cut_into_sequences
@@ -99,6 +100,7 @@ class PPOTrainer:
         self._scaler = RewardScaler(settings.reward_signals.extrinsic.gamma) if self._hyper.reward_scaling else None
         self._other_signals = SignalSet(
             self._arch, settings, self._hyper.batch_size, max_rows, self._hyper.num_epoch, seed.spawn(1)[0])
+        self._cloning = cloning_module(settings, self._arch, "gaussian", 0, self._now)
         has_own_memory = self._arch.memory is not None and not self._hyper.shared_critic
         self._critic_memory = CriticMemory(self._arch.memory_size) if has_own_memory else None
         self._rng = np.random.Generator(np.random.PCG64(seed))
@@ -188,7 +190,8 @@ class PPOTrainer:
         signals = self._other_signals.learn(self._transitions(), self._hyper.num_epoch, self._rng) if self._other_signals else {}
         self.updates += result.minibatches
         self.policy_updates += 1
-        return {**self._statistics(rows, now, result), **signals}
+        cloned = self._cloning.teach(self._program, self.agent_steps, self._rng) if self._cloning else {}
+        return {**self._statistics(rows, now, result), **signals, **cloned}
 
     def _transitions(self) -> Transitions:
         """Of all rows held, for signals with a model."""
@@ -231,6 +234,10 @@ class PPOTrainer:
             )
             advantage += one
         return advantage, target
+
+    def _now(self, obs: Observations) -> NetworkInputs:
+        """What the networks see by the present statistics."""
+        return network_inputs(self._arch, obs) if self._normalizer is None else self._normalizer.normalize_now(obs)
 
     def _inputs(self, obs: Observations, version: np.ndarray) -> NetworkInputs:
         """What the networks see: each row normalised with the statistics of the version that acted."""
@@ -278,9 +285,9 @@ class PPOTrainer:
         })
         return self._program.state().joined(own, self._other_signals.state(), *(part.state() for part in self._parts()))
 
-    def _parts(self) -> list[NormalizerHistory | RewardScaler | CriticMemory]:
+    def _parts(self) -> list[NormalizerHistory | RewardScaler | CriticMemory | CloningModule]:
         """Those that have a state of their own."""
-        return [part for part in (self._normalizer, self._scaler, self._critic_memory) if part is not None]
+        return [part for part in (self._normalizer, self._scaler, self._critic_memory, self._cloning) if part is not None]
 
     def load_state(self, state: TrainerState) -> None:
         """See `Trainer.load_state`; rows held are forgotten.

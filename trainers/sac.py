@@ -15,12 +15,13 @@ import numpy as np
 
 from envs.specs import BehaviorSpec, Observations
 from trainers.architecture import architecture
+from trainers.behavioral_cloning import cloning_module
 from trainers.inputs import NetworkInputs, network_inputs
 from trainers.networks import check_weights
 from trainers.normalizer import NormalizerHistory, check_batch
 from trainers.replay_buffer import ReplayBuffer
 from trainers.sac_batches import SACRows, SACSequences
-from trainers.sac_networks import CRITIC, LOG_ALPHA, TARGET
+from trainers.sac_networks import CRITIC, LOG_ALPHA, TARGET, distribution_of
 from trainers.sac_update import SACProgram
 from trainers.schedules import sac_schedules
 from trainers.settings import SACSettings
@@ -60,6 +61,7 @@ class SACTrainer:
         self._replay = self._new_replay()
         self._ratio = UpdateRatio(self._hyper.steps_per_update, origin_steps=self._hyper.buffer_init_steps)
         self._other_signals = SignalSet(self._arch, settings, self._hyper.batch_size, self._signal_rows, 1, seed.spawn(1)[0])
+        self._cloning = cloning_module(settings, self._arch, distribution_of(settings), self._program.updates_per_call, self._inputs)
         per_update = self._hyper.reward_signal_steps_per_update or self._hyper.steps_per_update
         self._signal_ratio = UpdateRatio(per_update, origin_steps=self._hyper.buffer_init_steps)
         self._signal_updates = 0
@@ -169,6 +171,8 @@ class SACTrainer:
             stats["Policy/Discrete Entropy Coeff"] = float(alpha.mean())
         for name in self._signals:
             stats[f"Policy/{title(name)} Value Estimate"] = means[f"value/{name}"]
+        if self._cloning:
+            stats |= self._cloning.teach(self._program, self.agent_steps, self._rng, count)
         return stats if transitions is None else {**stats, **self._teach(transitions)}
 
     def _teach(self, transitions: Transitions) -> dict[str, float]:
@@ -255,7 +259,7 @@ class SACTrainer:
             "origin_steps": self._ratio.origin_steps, "origin_updates": self._ratio.origin_updates, "signal_updates": self._signal_updates,
         }).joined(self._other_signals.state())
         replay = self._replay if self._hyper.save_replay_buffer else None
-        parts = (part.state() for part in (self._normalizer, replay) if part is not None)
+        parts = (part.state() for part in (self._normalizer, replay, self._cloning) if part is not None)
         return self._program.state().joined(own, *parts)
 
     def load_state(self, state: TrainerState) -> None:
@@ -272,6 +276,8 @@ class SACTrainer:
             int(state.scalars[name]) for name in ("agent_steps", "updates", "policy_updates", "origin_steps", "origin_updates")
         )
         self._other_signals.load_state(state)
+        if self._cloning:
+            self._cloning.load_state(state)
         self._signal_updates = int(state.scalars["signal_updates"])
         self._replay, self._filled = self._new_replay(), 0
         self._ratio.rebase(origin_steps, origin_updates)

@@ -28,7 +28,7 @@ from trainers.setting_types import (
     Whole,
     contradiction,
 )
-from trainers.signal_settings import RewardSignals
+from trainers.signal_settings import BehavioralCloningSettings, RewardSignals
 
 
 class ObservationSettings(Settings):
@@ -266,6 +266,8 @@ class BehaviorSettings(Settings):
     """Size and shape of the networks."""
     reward_signals: RewardSignals = RewardSignals()
     """The reward streams that are learnt from."""
+    behavioral_cloning: BehavioralCloningSettings | None = None
+    """Learn from demonstrations too; ``null`` does not."""
     max_steps: PositiveInt = 500_000
     """Agent steps of the whole run; also the end of linear schedules."""
     time_horizon: PositiveInt = 64

@@ -6,7 +6,17 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
-from trainers.setting_types import Encoder, Flag, NonNegativeFloat, Number, PositiveInt, Settings, contradiction
+from trainers.setting_types import (
+    Encoder,
+    Flag,
+    NonNegativeFloat,
+    NonNegativeInt,
+    Number,
+    PositiveFloat,
+    PositiveInt,
+    Settings,
+    contradiction,
+)
 
 
 class SignalNetwork(Settings):
@@ -103,3 +113,20 @@ class RewardSignals(Settings):
         """Name → settings of every signal that is used, ``extrinsic`` first."""
         built_in = {name: getattr(self, name) for name in ("extrinsic", "curiosity", "rnd", "gail")}
         return {**{name: signal for name, signal in built_in.items() if signal is not None}, **self.own}
+
+
+class BehavioralCloningSettings(Settings):
+    """The actor learns to do what demonstrations do, beside its own algorithm."""
+
+    demo_path: str
+    """Demonstrations: a file, a folder of them, or ``minari:dataset-id`` (see docs/demonstrations.md)."""
+    strength: PositiveFloat = 1.0
+    """Its learning rate in units of the trainer's."""
+    steps: NonNegativeInt = 0
+    """Agent steps over which that learning rate falls to 0; 0 keeps it for ever."""
+    batch_size: PositiveInt | None = None
+    """Rows of one optimizer step; ``null`` is that of the trainer."""
+    num_epoch: PositiveInt = 3
+    """Passes over the demonstrations in each update of ``ppo``; ``sac`` makes one optimizer step for each of its own."""
+    samples_per_update: NonNegativeInt = 0
+    """Rows of a pass at most, drawn anew for each; 0 takes all."""
