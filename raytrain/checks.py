@@ -70,15 +70,20 @@ def check_networks(config: RunConfig, plan: Plan) -> list[str]:
         arch = plan.architecture
         body_width(arch)  # of a model of the user's, its outputs
     except ArchitectureError as error:
-        if (fault := _users_fault(plan, error.__cause__)) is not None:
+        model = f"network_settings.model {plan.settings.network_settings.model}"
+        if (fault := users_fault(model, error.__cause__)) is not None:
             raise fault from error
         problem = behavior_problem(config, plan.behavior, ("network_settings", *error.key), error.value, str(error))
         raise ConfigError([problem], config.document.name) from error
     return [f"{plan.behavior}: {sentence}" for sentence in _unused(plan, arch)]
 
 
-def _users_fault(plan: Plan, error: BaseException | None) -> RunFault | None:
-    """What the user's own code raised, with their file and line; None where it was not their code."""
+def users_fault(what: str, error: BaseException | None) -> RunFault | None:
+    """What the user's own code raised, with their file and line; None where it was not their code.
+
+    Args:
+        what: the setting that named it.
+    """
     here = Path(__file__).parents[1]
     packages = [str(here / name) for name in ("envs", "trainers", "raytrain")]
     others = (*packages, *(sysconfig.get_path(name) for name in ("purelib", "platlib", "stdlib")), "<frozen")
@@ -88,7 +93,7 @@ def _users_fault(plan: Plan, error: BaseException | None) -> RunFault | None:
     if tb is None:
         return None
     frame = [f for f in traceback.extract_tb(tb) if not f.filename.startswith(others)][-1]
-    text = f"network_settings.model {plan.settings.network_settings.model}: {type(error).__name__}: {error}"
+    text = f"{what}: {type(error).__name__}: {error}"
     users = "".join(traceback.format_exception(type(error), error, tb))
     return RunFault(f"{text}\n  at {frame.filename}:{frame.lineno} ({frame.name})", users, "".join(traceback.format_exception(error)))
 

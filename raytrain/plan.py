@@ -102,15 +102,21 @@ class Plan:
         """
         return architecture(self.spec, self.settings.network_settings)
 
-    def prepare(self, threads: int) -> None:
-        """Make a Keras model of the user's usable in this process: its module can be imported, and TensorFlow has `threads` threads.
-
-        To be called before `policy` or `first_weights`; does nothing without such a model.
-        """
-        if self.settings.network_settings.model is None:
-            return
+    def prepare_imports(self) -> None:
+        """Let modules of the user's be imported: signals, a Keras model."""
         # At the end, where they shadow nothing.
         sys.path += [folder for folder in self.import_dirs if folder not in sys.path]
+
+    def prepare(self, threads: int) -> None:
+        """Make what is the user's own usable in this process: modules can be imported; for a Keras model TensorFlow has `threads` threads.
+
+        To be called before `policy`, `first_weights` or a trainer is made; does nothing where nothing is the user's own.
+        """
+        if self.settings.reward_signals.own:
+            self.prepare_imports()
+        if self.settings.network_settings.model is None:
+            return
+        self.prepare_imports()
         if "tensorflow" not in sys.modules:
             from raytrain.tensorflow_setup import set_up_tensorflow
 

@@ -27,6 +27,7 @@ from raytrain.plan import Plan, Start
 from raytrain.resume import changed_settings, flat, initial_snapshot, start_of
 from raytrain.run_folder import RunFolder, has_checkpoint
 from raytrain.settings import RunConfig
+from raytrain.signal_checks import check_signals, with_demo_paths
 from raytrain.snapshot import Snapshot
 from raytrain.startup import startup_rows
 from raytrain.stop import StopConditions
@@ -98,12 +99,13 @@ def execute(config: RunConfig, local: bool, callbacks: Callbacks, console: Conso
     import_dirs = (str(config.source_dir),)
     check_name_early(config)
     specs = probe(config, import_dirs)
-    config = config.with_behaviors(check_behaviors(config, specs))
+    config = with_demo_paths(config.with_behaviors(check_behaviors(config, specs)))
     if local:  # which is lock-step, and the saved configuration should say so
         config = config.with_behaviors({n: b.model_copy(update={"threaded": False}) for n, b in config.behaviors.items()})
     behavior, spec = next(iter(specs.items()))
     fits = plan_of(config, behavior, spec, import_dirs)
     unused = check_networks(config, fits)
+    check_signals(config, fits, fits.architecture)
     if local:
         connection, place = None, "this process only (--local), lock-step"
     else:
