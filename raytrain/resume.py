@@ -36,14 +36,19 @@ def start_of(plan: Plan, snapshot: Snapshot | None, source: Snapshot | None) -> 
         states = [{"rng": before.get(name, {}).get("rng"), "env": {"episodes_begun": begun}} for name in plan.managers]
         return Start(one.policy, one.policy_version, state=one.trainer, env_steps=snapshot.run["env_steps"]), states
     if source is not None:
-        one = _behavior_of(source, plan)
+        one = _behavior_of(source, plan, begins=True)
         tensors = {name: tensor for name, tensor in one.trainer.tensors.items() if not name.startswith("replay/")}
+        if one.trainer_type == "bc":  # it has no critic, so that of a new run stays
+            tensors = {**plan.first_weights(), **tensors}
         return Start(one.policy, 0, weights=TrainerState(tensors, one.trainer.scalars)), None
     return Start(plan.first_policy()), None
 
 
-def _behavior_of(snapshot: Snapshot, plan: Plan) -> BehaviorSnapshot:
+def _behavior_of(snapshot: Snapshot, plan: Plan, begins: bool = False) -> BehaviorSnapshot:
     """The plan's behavior in a checkpoint.
+
+    Args:
+        begins: a new run begins with its weights, for which an actor that was cloned is as good as one of ppo, and the other way round.
 
     Raises:
         CheckpointError: it is not there, or has other observations, actions or networks; the message names both sides.
@@ -56,9 +61,14 @@ def _behavior_of(snapshot: Snapshot, plan: Plan) -> BehaviorSnapshot:
         "trainer_type": plan.settings.trainer_type, "distribution": policy_distribution(plan.settings),
         **flat(plan.settings.network_settings.model_dump()), **flat(plan.spec.to_json()),
     }
+    if plan.settings.trainer_type == one.trainer_type:
+        saved["reward_signals besides extrinsic"] = one.trainer.scalars.get("signals", [])
+        wanted["reward_signals besides extrinsic"] = [name for name in plan.settings.reward_signals.active() if name != "extrinsic"]
     if plan.settings.trainer_type == one.trainer_type == "ppo" and body_layout(plan.architecture, "critic"):
         saved["shared_critic"] = not any(name.startswith("critic/") and not name.startswith("critic/value_") for name in one.trainer.tensors)
         wanted["shared_critic"] = plan.settings.hyperparameters.shared_critic
+    if begins and {plan.settings.trainer_type, one.trainer_type} == {"ppo", "bc"}:
+        saved["trainer_type"] = wanted["trainer_type"]
     keys = {**wanted, **saved}  # a section such as memory may be on one side only
     differ = [f"{key}: {saved.get(key)} in the checkpoint, {wanted.get(key)} here" for key in keys if saved.get(key) != wanted.get(key)]
     if differ:

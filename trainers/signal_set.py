@@ -143,12 +143,12 @@ class SignalSet:
         return stats
 
     def state(self) -> TrainerState:
-        """Exact state."""
+        """Exact state, and the names of the signals as ``signals``."""
         parts = []
         for name, used in self._used.items():
             parts += [used.signal.state(), used.sums.state(f"signals/{name}/sums"), *([used.scaler.state()] if used.scaler else [])]
         episodes = {f"signals/{name}/episodes": sums for name, sums in self._episodes.items()}
-        return TrainerState({}, episodes).joined(*parts)
+        return TrainerState({}, {"signals": list(self._used), **episodes}).joined(*parts)
 
     def load_state(self, state: TrainerState) -> None:
         """Go on from `state`.
