@@ -29,6 +29,7 @@ NEEDS: dict[str, tuple[str, ...]] = {
     "halfcheetah-200k": ("halfcheetah-200k", "halfcheetah-200k-peers"),
     "pong-throughput": ("pong", "pong-peers", "conv-bound"),
     "lstm-throughput": ("lstm",),
+    "curiosity-throughput": ("curiosity",),
 }
 """Task -> the measurements it is computed from. Tasks share runs."""
 
@@ -65,6 +66,7 @@ SHAPES: dict[str, dict[str, Any]] = {
     "pong": {"case": "pong", "warm_s": 30.0, "window_s": 60.0},
     "conv-bound": {"case": "pong"},
     "lstm": {"warm_s": 30.0, "window_s": 30.0},
+    "curiosity": {"warm_s": 30.0, "window_s": 30.0},
 }
 """Measurement -> what is the same in the jobs of all contestants."""
 PEER_OPTIONS: dict[str, dict[str, Any]] = {
@@ -73,6 +75,8 @@ PEER_OPTIONS: dict[str, dict[str, Any]] = {
 }
 """Measurement -> options of the peers' adapters."""
 
+
+CURIOSITY = "behaviors.CartPole.reward_signals.curiosity.strength=0.02"
 
 LSTM_COMMON = ("env_settings.num_envs=64",)
 LSTM = ("behaviors.CartPole.network_settings.memory.sequence_length=16", "behaviors.CartPole.network_settings.memory.memory_size=128")
@@ -135,6 +139,10 @@ def _own_jobs(measurement: str, repeat: int) -> list[Job]:
         "replay": [Job("replay", "replay-alone", adapter("replay_alone"), until="exit")],
         "pong": [Job("pong", "raytrain", ours("ppo/Pong.yaml", "make_vec_env", "stop.reward=null"), **train)],
         "conv-bound": [Job("conv-bound", "conv-alone", adapter("conv_alone"), until="exit")],
+        "curiosity": [
+            Job("curiosity", "raytrain-without", ours(throughput, "make_vec_env"), **train),
+            Job("curiosity", "raytrain-curiosity", ours(throughput, "make_vec_env", CURIOSITY), **train),
+        ],
         "lstm": [
             Job("lstm", "raytrain-dense", ours(throughput, "make_vec_env", *LSTM_COMMON), **train),
             Job("lstm", "raytrain-lstm", ours(throughput, "make_vec_env", *LSTM_COMMON, *LSTM), **train),

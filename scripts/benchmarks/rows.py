@@ -9,7 +9,7 @@ from typing import Any
 
 Run = dict[str, Any]
 OWN = ("raytrain", "raytrain-python", "ray.init", "random-actions", "rollouts-alone", "updates-alone", "replay-alone", "conv-alone",
-       "raytrain-dense", "raytrain-lstm")
+       "raytrain-dense", "raytrain-lstm", "raytrain-without", "raytrain-curiosity")
 
 
 @dataclass(frozen=True)
@@ -221,6 +221,11 @@ def pong_rows(runs: Sequence[Run]) -> list[Row]:
     ]
 
 
+def curiosity_rows(runs: Sequence[Run]) -> list[Row]:
+    value, plain = (median(select(runs, "curiosity", f"raytrain-{kind}"), "steps_per_s") for kind in ("curiosity", "without"))
+    return [compare("curiosity-throughput", "CartPole-v1, PPO with curiosity", value, "agent steps/s", (plain, "without curiosity"), 0.5)]
+
+
 def lstm_rows(runs: Sequence[Run]) -> list[Row]:
     value, dense = (median(select(runs, "lstm", f"raytrain-{kind}"), "steps_per_s") for kind in ("lstm", "dense"))
     what = "CartPole-v1, 64 environments, LSTM of 64 units, sequences of 16"
@@ -243,6 +248,7 @@ ROWS: dict[str, Callable[[Sequence[Run]], list[Row]]] = {
     "halfcheetah-200k": halfcheetah_rows,
     "pong-throughput": pong_rows,
     "lstm-throughput": lstm_rows,
+    "curiosity-throughput": curiosity_rows,
 }
 """Task -> its rows, in the order of the table."""
 

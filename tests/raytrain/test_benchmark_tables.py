@@ -130,7 +130,7 @@ def test_without_peers_no_virtual_env_is_used(tmp_path):
     assert all(j.command[0] == sys.executable for j in jobs)
     assert {j.measurement for j in jobs} == {
         "throughput", "throughput-python", "solve", "startup", "slow-envs", "alone", "sac-updates", "sac-updates-pendulum",
-        "pendulum-solve", "replay", "halfcheetah-200k", "pong", "conv-bound", "lstm",
+        "pendulum-solve", "replay", "halfcheetah-200k", "pong", "conv-bound", "lstm", "curiosity",
     }
 
 
