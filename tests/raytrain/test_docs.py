@@ -27,6 +27,7 @@ from trainers.settings import (
     SACSettings,
 )
 from trainers.signal_settings import (
+    BehavioralCloningSettings,
     CuriositySettings,
     ExtrinsicSettings,
     GAILSettings,
@@ -60,6 +61,7 @@ SECTIONS = {
     "`gail`": GAILSettings,
     "`own`": OwnSignalSettings,
     "`network_settings` of a signal": SignalNetwork,
+    "`behavioral_cloning`": BehavioralCloningSettings,
     "`env_settings`": EnvSettings,
     "`distributed`": DistributedSettings,
     "`checkpoint_settings`": CheckpointSettings,
