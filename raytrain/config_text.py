@@ -45,6 +45,15 @@ def json_schema() -> dict[str, Any]:
     properties = schema["properties"]
     # An empty section is refused, so editors must not offer null for it; leaving the key out is how to have none.
     properties["default_settings"] = {"description": properties["default_settings"]["description"], **_behavior(DEFAULT_TRAINER)}
+    # Only cloning does without an environment.
+    cloned = {"properties": {"trainer_type": {"const": "bc"}}, "required": ["trainer_type"]}
+    del schema["required"]
+    properties["env"] = {"description": properties["env"]["description"], "minLength": 1, "type": "string"}
+    schema["anyOf"] = [
+        {"required": ["env"]},
+        {"properties": {"behaviors": {"additionalProperties": cloned}}, "required": ["behaviors"]},
+        {"properties": {"default_settings": cloned}, "required": ["default_settings", "behaviors"]},
+    ]
     del properties["behaviors"]["additionalProperties"]
     behaviors = {name: {"properties": {"behaviors": {"additionalProperties": _behavior(name)}}} for name in SETTINGS_BY_TRAINER}
     # A behavior that does not name its algorithm has that of default_settings.
@@ -85,7 +94,9 @@ def _behavior(default_trainer: str) -> dict[str, str]:
 
 def summary_rows(config: RunConfig) -> list[tuple[str, str]]:
     """What a run will do, as (name, text) rows of a short table; the arithmetic is for one agent of each behavior per environment."""
-    env, spread, saved = config.env_settings, config.distributed, config.checkpoint_settings
+    if config.is_offline:
+        return _offline_rows(config)
+    env, spread = config.env_settings, config.distributed
     kwargs = ", ".join(f"{key}={value!r}" for key, value in config.env_kwargs.items())
     envs = spread.num_env_managers * env.num_envs
     placed = f"{_count(spread.num_env_managers, 'env manager')} × {_count(env.num_envs, 'env')} = {_count(envs, 'env')}"
@@ -106,13 +117,40 @@ def summary_rows(config: RunConfig) -> list[tuple[str, str]]:
     cpus = spread.num_env_managers * spread.env_manager_cpus + trainers * spread.trainer_cpus
     gpus = f", {trainers * spread.trainer_gpus:g} GPUs" if spread.trainer_gpus else ""
     rows.append(("resources", f"{cpus:g} CPUs{gpus} on {spread.address or 'the local or running Ray'}"))
-    rows.append(("seed", "drawn at the start" if env.seed == -1 else str(env.seed)))
-    rows.append(("results", str(Path(saved.results_dir) / (saved.run_id or "<new run id>"))))
+    return [*rows, *_start_and_end(config)]
+
+
+def _start_and_end(config: RunConfig) -> list[tuple[str, str]]:
+    """Seed, run folder, what it starts from, and what ends it early."""
+    saved, seed = config.checkpoint_settings, config.env_settings.seed
+    rows = [
+        ("seed", "drawn at the start" if seed == -1 else str(seed)),
+        ("results", str(Path(saved.results_dir) / (saved.run_id or "<new run id>"))),
+    ]
     if saved.initialize_from and not saved.resume:
         rows.append(("weights from", saved.initialize_from))
     if ends := _ends(config):
         rows.append(("ends early at", ends))
     return rows
+
+
+def _offline_rows(config: RunConfig) -> list[tuple[str, str]]:
+    """`summary_rows` of a run that learns from demonstrations alone."""
+    judged = "none: the policy is judged by episodes held out"
+    rows = [("environment", config.env or judged)]
+    for name, settings in (config.behaviors or {"every behavior": config.default_settings}).items():
+        values, network = settings.hyperparameters, settings.network_settings
+        length = _count(values.num_epoch, "pass", "passes") + (f", {settings.max_steps:,} rows at most" if settings.max_steps else "")
+        every = "pass" if settings.checkpoint_interval is None else f"{settings.checkpoint_interval:,} rows"
+        evaluated = f", {_count(settings.evaluation_episodes, 'episode')} acted before it" if config.env else ""
+        rows += [
+            (name, f"bc: learning rate {values.learning_rate:g} {values.learning_rate_schedule}, minibatches of {values.batch_size:,} rows, {length}"),
+            ("", f"demonstrations {settings.demo_path}, {settings.validation_share:.0%} of the episodes held out"),
+            ("", network_layers(network) + (", observations normalised by the demonstrations" if network.normalize else "")
+             + (f", memory of {network.memory.memory_size}" if network.memory else "")),
+            ("", f"a checkpoint each {every} (the last {settings.keep_checkpoints} kept){evaluated}"),
+        ]
+    return [*rows, *_start_and_end(config)]
 
 
 def _around(env: EnvSettings) -> str:

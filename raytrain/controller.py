@@ -138,11 +138,23 @@ class Controller:
             if interrupts.name:
                 return f"interrupted ({interrupts.name})"
             if self._trainer is not None and self._trainer.finished:
-                return f"max_steps={self._plan.settings.max_steps:,} reached"
+                return self._finished_reason()
             reason = self._stop.reason(self._elapsed_s)
             if reason:
                 return reason
             self._check_lock()
+
+    def _finished_reason(self) -> str:
+        """Why the trainer is finished."""
+        return f"max_steps={self._plan.settings.max_steps:,} reached"
+
+    def _is_best(self, event: CheckpointDue) -> bool:
+        """Whether a checkpoint is better than all before it; noted."""
+        reward = event.snapshot.reward
+        if reward is None or (self._best_reward is not None and reward <= self._best_reward):
+            return False
+        self._best_reward = reward
+        return True
 
     def _check_lock(self) -> None:
         try:
@@ -222,9 +234,7 @@ class Controller:
         if key == self._saved:  # asked for twice at the same place
             return
         self._saved = key
-        better = one.reward is not None and (self._best_reward is None or one.reward > self._best_reward)
-        if better:
-            self._best_reward = one.reward
+        better = self._is_best(event)
         self._check_lock()
         path = self._store.save(Snapshot({self._plan.behavior: one}, self._run_state(one, event.label, event.env_steps)))
         if better:

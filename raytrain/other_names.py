@@ -65,12 +65,14 @@ OTHER_NAMES = {
 OTHER_NAMES_UNDER = {
     "ppo": {"ent_coef": "beta", "entropy_coef": "beta", "n_steps": "time_horizon"},
     "sac": {"ent_coef": "init_entcoef", "entropy_coef": "init_entcoef", "alpha": "init_entcoef", "n_steps": "n_step"},
+    "bc": {"val_split": "validation_share", "validation_split": "validation_share", "demonstrations": "demo_path"},
 }
 """The same for names that mean another key under each ``trainer_type``."""
 
 COUNTERPARTS = {
     "sac": {"beta": "init_entcoef", "num_epoch": "steps_per_update", "lambd": "n_step"},
     "ppo": {"init_entcoef": "beta", "steps_per_update": "num_epoch", "n_step": "lambd"},
+    "bc": {"steps_per_update": "num_epoch"},
 }
 """Key of the other algorithm → the key that has its place under this ``trainer_type``."""
 

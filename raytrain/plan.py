@@ -21,7 +21,7 @@ from trainers.networks import policy_layout
 from trainers.policy import Policy
 from trainers.registry import first_weights, policy_distribution
 from trainers.replay_buffer import ReplayBuffer
-from trainers.settings import BehaviorSettings, SACSettings
+from trainers.settings import BCSettings, BehaviorSettings, SACSettings
 from trainers.trainer import TrainerState, Weights
 from trainers.trajectory import row_bytes
 from trainers.update_ratio import UPDATES_PER_CALL
@@ -71,6 +71,7 @@ class Plan:
         agents: agents that act at once in one env manager.
         managers: names of the env managers.
         import_dirs: folders from which the user's own modules may be imported: environment, Keras model.
+        env: empty where everything is learnt from demonstrations.
         lock_step: rounds of equal credit, taken in a fixed order.
         env_options: what is put around each environment.
     """
@@ -78,7 +79,7 @@ class Plan:
     run_id: str
     behavior: str
     spec: BehaviorSpec
-    settings: BehaviorSettings
+    settings: BehaviorSettings | BCSettings
     env: str
     env_kwargs: dict[str, Any]
     num_envs: int
@@ -112,7 +113,7 @@ class Plan:
 
         To be called before `policy`, `first_weights` or a trainer is made; does nothing where nothing is the user's own.
         """
-        if self.settings.reward_signals.own:
+        if not isinstance(self.settings, BCSettings) and self.settings.reward_signals.own:
             self.prepare_imports()
         if self.settings.network_settings.model is None:
             return

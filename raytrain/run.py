@@ -96,6 +96,10 @@ def execute(config: RunConfig, local: bool, callbacks: Callbacks, console: Conso
     saved = config.checkpoint_settings
     config = _with_run_id(config)
     RunFolder.check(saved.results_dir, config.checkpoint_settings.run_id, saved.resume, saved.force)
+    if config.is_offline:
+        from raytrain.offline import execute_offline
+
+        return execute_offline(config, callbacks, console, command, started_at)
     import_dirs = (str(config.source_dir),)
     check_name_early(config)
     specs = probe(config, import_dirs)
@@ -157,14 +161,14 @@ def _run(config, local, fits, place, callbacks, console, command, started_at, un
         return _control(plan, backend, resumed, config, folder, store, callbacks, console, command, versions, started_at)
 
 
-def _control(plan, backend, resumed, config, folder, store, callbacks, console, command, versions, started_at):
+def _control(plan, backend, resumed, config, folder, store, callbacks, console, command, versions, started_at, controlled_by=Controller):
     gauges, writers = Gauges(), _writers(folder, plan.behavior, resumed)
     if not resumed:
         writers[0].hyperparameters(flat(plan.settings.model_dump()))
     stop = StopConditions(config.stop)
     if resumed:
         stop.load_state(resumed["stop"])
-    controller = Controller(plan, backend, folder, store, console, callbacks, [*writers, gauges], stop, resumed)
+    controller = controlled_by(plan, backend, folder, store, console, callbacks, [*writers, gauges], stop, resumed)
     try:
         outcome, trees = controller.run()
     except RunFault as fault:
@@ -204,7 +208,7 @@ def plan_of(config: RunConfig, behavior: str, spec: BehaviorSpec, import_dirs: t
     """What is built for one behavior of the environment, as the resolved `config` says."""
     spread, env = config.distributed, config.env_settings
     return Plan(
-        run_id=config.checkpoint_settings.run_id, behavior=behavior, spec=spec, settings=config.behaviors[behavior], env=config.env,
+        run_id=config.checkpoint_settings.run_id, behavior=behavior, spec=spec, settings=config.behaviors[behavior], env=config.env or "",
         env_kwargs=config.env_kwargs, env_options=env_options(config), num_envs=env.num_envs, stepping=env.stepping,
         step_timeout_s=env.step_timeout_s, import_dirs=import_dirs, seed=env.seed,
         managers=tuple(f"env-manager-{i}" for i in range(spread.num_env_managers)), agents=env.num_envs,

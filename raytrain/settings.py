@@ -14,6 +14,7 @@ from raytrain.yaml_source import Document
 from trainers.settings import (
     DEFAULT_TRAINER,
     AnyBehaviorSettings,
+    BCSettings,
     Flag,
     NonNegativeFloat,
     NonNegativeInt,
@@ -26,6 +27,7 @@ from trainers.settings import (
     Settings,
     Whole,
     contradiction,
+    trainer_type_of,
 )
 
 Text = Annotated[str, StringConstraints(min_length=1, strip_whitespace=True)]
@@ -123,8 +125,8 @@ class StopSettings(Settings):
 class RunConfig(Settings):
     """One run: an environment, the behaviors in it and how they are trained."""
 
-    env: Text
-    """Gymnasium id, or module:factory for an environment of your own (also from the folder of this file)."""
+    env: Text | None
+    """Gymnasium id, or module:factory for an environment of your own (also from the folder of this file); may be left out with ``bc``."""
     env_kwargs: dict[str, Any] = Field(default={})
     """Arguments of the environment, passed on unchanged."""
     default_settings: AnyBehaviorSettings | None = None
@@ -144,6 +146,16 @@ class RunConfig(Settings):
 
     _source_dir: Path = PrivateAttr(default_factory=Path.cwd)
     _document: Document = PrivateAttr(default_factory=lambda: Document("the configuration", {}))
+
+    @model_validator(mode="before")
+    @classmethod
+    def _only_cloning_needs_no_env(cls, data: Any) -> Any:
+        """Without ``env`` it is null where every behavior is cloned from demonstrations, and missing otherwise."""
+        if not isinstance(data, Mapping) or data.get("env") is not None:
+            return data
+        behaviors = data.get("behaviors")
+        is_cloning = isinstance(behaviors, Mapping) and behaviors and all(trainer_type_of(b) == "bc" for b in behaviors.values())
+        return {**{k: v for k, v in data.items() if k != "env"}, **({"env": None} if is_cloning else {})}
 
     @field_validator("env_kwargs")
     @classmethod
@@ -192,7 +204,13 @@ class RunConfig(Settings):
     def lock_step(self) -> bool:
         """Whether environments wait for every update: ``threaded: false`` for any behavior makes the whole run so."""
         settings = list(self.behaviors.values()) or [self.default_settings]
-        return not all(behavior.threaded for behavior in settings if behavior is not None)
+        return not all(behavior.threaded for behavior in settings if behavior is not None and not isinstance(behavior, BCSettings))
+
+    @property
+    def is_offline(self) -> bool:
+        """Whether all is learnt from demonstrations, and nothing from an environment."""
+        settings = list(self.behaviors.values()) or [self.default_settings]
+        return all(isinstance(behavior, BCSettings) for behavior in settings)
 
     @property
     def policy_lag(self) -> int:
@@ -216,6 +234,9 @@ class RunConfig(Settings):
         if self.checkpoint_settings.resume and self.checkpoint_settings.initialize_from:
             unused = f"checkpoint_settings.initialize_from={self.checkpoint_settings.initialize_from}"
             found.append(f"{unused} is not used: resume continues from the run's own checkpoint.")
+        if self.is_offline and self.env is None:
+            unused = [key for key in ("reward", "plateau_summaries") if getattr(self.stop, key) is not None]
+            found += [f"stop.{key}={getattr(self.stop, key):g} is not used: without env there are no returns." for key in unused]
         if self.stop.plateau_delta and self.stop.plateau_summaries is None:
             found.append(f"stop.plateau_delta={self.stop.plateau_delta} is not used: stop.plateau_summaries is not set.")
         return found
@@ -240,6 +261,8 @@ class RunConfig(Settings):
 
 def _behavior_warnings(name: str, settings: AnyBehaviorSettings) -> list[str]:
     """One sentence for each span that the run ends before reaching, and for each key that another one leaves without effect."""
+    if isinstance(settings, BCSettings):
+        return [f"{name}: {sentence}" for sentence in _network_warnings(settings)]
     values, spans = settings.hyperparameters, {}
     if isinstance(values, SACHyperparameters):
         spans["hyperparameters.buffer_init_steps"] = (values.buffer_init_steps, "no update happens")
@@ -265,6 +288,8 @@ def _network_warnings(settings: AnyBehaviorSettings) -> list[str]:
     if memory is None:
         return found
     length = memory.sequence_length
+    if isinstance(settings, BCSettings) and memory.burn_in is not None:
+        found.append(f"network_settings.memory.burn_in={memory.burn_in} is not used: bc has no critics.")
     if isinstance(values, PPOHyperparameters):
         if memory.burn_in is not None:
             found.append(f"network_settings.memory.burn_in={memory.burn_in} is not used: ppo keeps the critic's memory instead.")

@@ -30,7 +30,7 @@ def startup_rows(plan: Plan) -> list[tuple[str, str]]:
     rows.append(("acting", plan.policy().engine))
     if isinstance(plan.settings, SACSettings):
         rows.append(("replay buffer", _replay(plan)))
-    if arch.images:
+    if arch.images and plan.settings.trainer_type != "bc":
         rows += _rows_of_images(plan, arch)
     return rows
 
@@ -119,6 +119,8 @@ def _action_space(action: ActionSpec) -> str:
 def _distribution(action: ActionSpec, trainer_type: str, use_sde: bool) -> str:
     if action.kind != "box":
         return "categorical" if len(action.discrete_branches) == 1 else "categorical per branch, joint log-probability"
+    if trainer_type == "bc":
+        return "Gaussian, mean cloned, standard deviation as it begins (initial_std); samples clipped to [-1, 1] for the environment only"
     if trainer_type == "ppo":
         return "Gaussian, standard deviation learnt, the same in every state; samples clipped to [-1, 1] for the environment only"
     if use_sde:
@@ -141,6 +143,8 @@ def _mapping(action: ActionSpec) -> str:
 def _network(plan: Plan, arch: Architecture) -> str:
     if plan.settings.trainer_type == "sac":
         critics = "actor apart from twin critics with target networks"
+    elif plan.settings.trainer_type == "bc":
+        critics = "an actor, no critic"
     elif plan.settings.hyperparameters.shared_critic:
         critics = "one body for actor and critic"
     else:

@@ -21,8 +21,13 @@ UPDATES_PER_SECOND = "System/Updates per Second"
 QUEUE_FILL = "System/Queue Fill"
 POLICY_LAG_MEAN = "Policy/Policy Lag Mean"
 POLICY_LAG_MAX = "Policy/Policy Lag Max"
+PRETRAINING_LOSS = "Losses/Pretraining Loss"
+VALIDATION_LOSS = "Losses/Validation Loss"
+VALIDATION_ACCURACY = "Policy/Validation Accuracy"
 
 REDUCTIONS: dict[str, Reduction] = {
+    VALIDATION_LOSS: "latest",
+    VALIDATION_ACCURACY: "latest",
     "Policy/Learning Rate": "latest",
     "Policy/Epsilon": "latest",
     "Policy/Beta": "latest",

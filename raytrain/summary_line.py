@@ -11,9 +11,12 @@ from raytrain.stats import (
     CUMULATIVE_REWARD,
     EPISODE_LENGTH,
     POLICY_LAG_MEAN,
+    PRETRAINING_LOSS,
     QUEUE_FILL,
     STEPS_PER_SECOND,
     UPDATES_PER_SECOND,
+    VALIDATION_ACCURACY,
+    VALIDATION_LOSS,
     Summary,
 )
 
@@ -57,10 +60,19 @@ class SummaryLines:
 
     def _episode_parts(self, summary: Summary) -> list[_Part]:
         values, known = summary.values, summary.behavior in self._had_episode
+        if QUEUE_FILL not in values and PRETRAINING_LOSS in values:  # learnt from demonstrations alone
+            return [*self._returns(summary), *_losses(values)]
         if CUMULATIVE_REWARD not in values:
             text = f"no {'new ' if known else ''}episode finished{'' if known else ' yet'}; longest running: {summary.longest_episode:,} steps"
             # As wide as the three parts below, so that what follows stays in place.
             return [(0, Text(f"{text:<{56 + len(self._plus_minus)}}", style="yellow"))]
+        return self._returns(summary)
+
+    def _returns(self, summary: Summary) -> list[_Part]:
+        """Of the episodes that ended; nothing without any."""
+        values = summary.values
+        if CUMULATIVE_REWARD not in values:
+            return []
         self._had_episode.add(summary.behavior)
         spread = "" if summary.reward_std is None else f" {self._plus_minus} {format_number(summary.reward_std):<7}"
         return [
@@ -68,6 +80,16 @@ class SummaryLines:
             (2, Text(f"({summary.episodes:,} episode{'s' if summary.episodes != 1 else ''})".ljust(16))),
             (4, _labelled("length", f"{format_number(values[EPISODE_LENGTH], decimals=0):>5}")),
         ]
+
+
+def _losses(values: Mapping[str, float]) -> list[_Part]:
+    """How well demonstrations are imitated: those learnt from, and those held out."""
+    parts = [(0, _labelled("loss", f"{format_number(values[PRETRAINING_LOSS]):>6}"))]
+    if VALIDATION_LOSS in values:
+        parts.append((0, _labelled("held out", f"{format_number(values[VALIDATION_LOSS]):>6}")))
+    if VALIDATION_ACCURACY in values:
+        parts.append((1, _labelled("right", f"{values[VALIDATION_ACCURACY]:>6.1%}")))
+    return parts
 
 
 def _system_parts(values: Mapping[str, float]) -> list[_Part]:

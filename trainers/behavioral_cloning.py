@@ -84,13 +84,8 @@ class CloningGraph:
         count = (items + self.items - 1) // self.items
 
         def one_more(progress: Progress) -> tuple[Progress]:
-            index, weight = minibatch_of(order, progress.done, items, count, self.items)
-            if self.arch.memory:
-                step, length = tf.range(self.sequence_length)[None], tf.gather(rows["length"], index)[:, None]
-                index = tf.reshape(tf.gather(rows["start"], index)[:, None] + tf.minimum(step, length - 1), [-1])
-                weight = tf.cast(tf.reshape((weight[:, None] > 0.0) & (step < length), [-1]), tf.float32)
-                weight /= tf.reduce_sum(weight)
-            minibatch = {name: tf.gather(x, index) for name, x in rows.items() if name not in ("start", "length")}
+            minibatch, weight = self.minibatch(rows, order, progress.done, items, count)
+            weight /= tf.reduce_sum(weight)
             parts = parameter_parts(self.layout, progress.parameters)
             with tf.GradientTape() as tape:
                 tape.watch(parts)
@@ -102,8 +97,28 @@ class CloningGraph:
 
         return tf.while_loop(lambda progress: progress.done < end, one_more, (progress,))[0]
 
+    def minibatch(
+        self, rows: Mapping[str, tf.Tensor], order: tf.Tensor, number: tf.Tensor, items: tf.Tensor, count: tf.Tensor
+    ) -> tuple[dict[str, tf.Tensor], tf.Tensor]:
+        """Rows of a minibatch as `learn` takes them, and 1 for real ones, 0 for padding: float32 ``[M]``.
+
+        Args:
+            count: int32, minibatches of an epoch.
+        """
+        index, weight = minibatch_of(order, number, items, count, self.items)
+        real = weight > 0.0
+        if self.arch.memory:
+            step, length = tf.range(self.sequence_length)[None], tf.gather(rows["length"], index)[:, None]
+            index = tf.reshape(tf.gather(rows["start"], index)[:, None] + tf.minimum(step, length - 1), [-1])
+            real = tf.reshape(real[:, None] & (step < length), [-1])
+        return {name: tf.gather(x, index) for name, x in rows.items() if name not in ("start", "length")}, tf.cast(real, tf.float32)
+
     def errors(self, parameters: graph.Parameters, rows: Mapping[str, tf.Tensor]) -> tf.Tensor:
         """Loss of each row, float32 ``[M]``. Sequences begin with an empty memory."""
+        return self.judged(parameters, rows)[0]
+
+    def judged(self, parameters: graph.Parameters, rows: Mapping[str, tf.Tensor]) -> tuple[tf.Tensor, tf.Tensor]:
+        """Loss of each row as `errors` gives it, and how many of its branches' most likely choices were made, float32 ``[M]`` each."""
         images = [rows[f"image_{i}"] for i in range(len(self.arch.images))]
         features, m = graph.features(parameters, rows["vector"], images, self.arch, "actor"), rows["vector"].shape[0]
         if self.arch.memory:
@@ -111,7 +126,7 @@ class CloningGraph:
             sequences = tf.reshape(features, [q, self.sequence_length, features.shape[1]])
             (outputs,), _ = graph.remember(parameters, [sequences], [tf.zeros([q, self.arch.memory_size])], self.arch, ["actor"])
             features = tf.reshape(outputs, [m, outputs.shape[2]])
-        action, heads, errors = self.arch.spec.action, list(action_heads(self.arch, self.distribution)), tf.zeros([m])
+        action, heads, errors, right = self.arch.spec.action, list(action_heads(self.arch, self.distribution)), tf.zeros([m]), tf.zeros([m])
         if action.continuous_size:
             mean = graph.head(parameters, features, heads.pop(0))
             if self.distribution != "gaussian":
@@ -122,7 +137,8 @@ class CloningGraph:
         for b, (layer, allowed) in enumerate(zip(heads, masks, strict=True)):
             log_p = graph.masked_log_softmax(graph.head(parameters, features, layer), allowed)
             errors -= tf.reduce_sum(log_p * tf.one_hot(rows["discrete"][:, b], layer.outputs), axis=1)
-        return errors
+            right += tf.cast(tf.argmax(log_p, axis=1, output_type=tf.int32) == rows["discrete"][:, b], tf.float32)
+        return errors, right
 
 
 class BehavioralCloning:

@@ -7,19 +7,19 @@ from threadpoolctl import threadpool_limits
 
 from envs.specs import BehaviorSpec
 from trainers.architecture import architecture
-from trainers.initial_weights import initial_weights
+from trainers.initial_weights import initial_actor, initial_normalizer, initial_weights
 from trainers.networks import Distribution
 from trainers.sac_networks import distribution_of, initial_sac_weights
-from trainers.settings import BehaviorSettings, PPOSettings, SACSettings
+from trainers.settings import BCSettings, BehaviorSettings, PPOSettings, SACSettings
 from trainers.trainer import Trainer, Weights
 
 
-def policy_distribution(settings: BehaviorSettings) -> Distribution:
+def policy_distribution(settings: BehaviorSettings | BCSettings) -> Distribution:
     """How the algorithm's policy draws continuous actions."""
     return distribution_of(settings) if isinstance(settings, SACSettings) else "gaussian"
 
 
-def first_weights(spec: BehaviorSpec, settings: BehaviorSettings, rng: np.random.Generator) -> Weights:
+def first_weights(spec: BehaviorSpec, settings: BehaviorSettings | BCSettings, rng: np.random.Generator) -> Weights:
     """The tensors the algorithm begins with, made in NumPy so that nobody waits for TensorFlow.
 
     Raises:
@@ -29,6 +29,8 @@ def first_weights(spec: BehaviorSpec, settings: BehaviorSettings, rng: np.random
         if isinstance(settings, SACSettings):
             return initial_sac_weights(spec, settings, rng)
         hyper, arch = settings.hyperparameters, architecture(spec, settings.network_settings)
+        if isinstance(settings, BCSettings):  # a PPO's actor of the same seed, and no critic
+            return {**initial_actor(arch, rng, "gaussian", float(np.log(hyper.initial_std))), **initial_normalizer(arch)}
         return initial_weights(arch, rng, hyper.initial_std, list(settings.reward_signals.active()), hyper.shared_critic)
 
 

@@ -15,6 +15,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Discriminator, Field, Strict, Tag, field_validator, model_validator
 from pydantic_core import PydanticCustomError
 
+from trainers.bc_settings import BCHyperparameters
 from trainers.setting_types import (
     Encoder,
     Flag,
@@ -300,19 +301,44 @@ class SACSettings(BehaviorSettings):
     """What the algorithm is tuned by."""
 
 
-SETTINGS_BY_TRAINER: dict[str, type[BehaviorSettings]] = {"ppo": PPOSettings, "sac": SACSettings}
+class BCSettings(Settings):
+    """A behavior that is cloned from demonstrations alone. Steps are rows of demonstrations learnt from."""
+
+    trainer_type: Literal["bc"] = "bc"
+    """The algorithm."""
+    demo_path: str
+    """Demonstrations: a file, a folder of them, or ``minari:dataset-id`` (see docs/demonstrations.md)."""
+    hyperparameters: BCHyperparameters = BCHyperparameters()
+    """What the algorithm is tuned by."""
+    network_settings: NetworkSettings = NetworkSettings()
+    """Size and shape of the networks."""
+    validation_share: Annotated[Number, Field(ge=0.0, lt=1.0)] = 0.1
+    """Share of the episodes that is not learnt from and judges the policy, at least one; 0 holds none out."""
+    evaluation_episodes: PositiveInt = 10
+    """Episodes that the policy acts, most likely actions, in the environment before each checkpoint; none without ``env``."""
+    max_steps: PositiveInt | None = None
+    """Rows learnt from after which the run ends early; ``null`` leaves that to ``num_epoch``."""
+    summary_freq: PositiveInt | None = None
+    """Rows between summaries; ``null`` is a pass over the demonstrations."""
+    checkpoint_interval: PositiveInt | None = None
+    """Rows between checkpoints; ``null`` is a pass over the demonstrations."""
+    keep_checkpoints: PositiveInt = 5
+    """How many checkpoints are kept besides the best one."""
+
+
+SETTINGS_BY_TRAINER: dict[str, type[BehaviorSettings | BCSettings]] = {"ppo": PPOSettings, "sac": SACSettings, "bc": BCSettings}
 """``trainer_type`` → the settings of a behavior trained by it."""
 DEFAULT_TRAINER = "ppo"
 
 
 def trainer_type_of(settings: Any) -> Any:
     """``trainer_type`` of a behavior's settings or of the mapping that stands for them, ``"ppo"`` where there is none."""
-    if isinstance(settings, BehaviorSettings):
+    if isinstance(settings, BehaviorSettings | BCSettings):
         return settings.trainer_type
     return settings.get("trainer_type", DEFAULT_TRAINER) if isinstance(settings, Mapping) else DEFAULT_TRAINER
 
 
 AnyBehaviorSettings = Annotated[
-    Annotated[PPOSettings, Tag("ppo")] | Annotated[SACSettings, Tag("sac")], Discriminator(trainer_type_of)
+    Annotated[PPOSettings, Tag("ppo")] | Annotated[SACSettings, Tag("sac")] | Annotated[BCSettings, Tag("bc")], Discriminator(trainer_type_of)
 ]
 """A field that holds the settings of the algorithm that its ``trainer_type`` names."""
