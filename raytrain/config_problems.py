@@ -79,7 +79,8 @@ def _value_at(data: Any, path: KeyPath) -> Any:
 def unknown_trainer_type(path: KeyPath, value: Any, document: Document) -> Problem:
     """The problem of a ``trainer_type`` at `path` that names no algorithm."""
     near = known_trainer_type(value)
-    message = f"expected {' or '.join(SETTINGS_BY_TRAINER)}, received {describe(value)}"
+    *some, last = SETTINGS_BY_TRAINER
+    message = f"expected {', '.join(some)} or {last}, received {describe(value)}"
     reason = f"; {NOT_AVAILABLE[value]}" if isinstance(value, str) and value in NOT_AVAILABLE else ""
     return document.problem(path, value, message + reason + did_you_mean(near), near)
 

@@ -61,7 +61,7 @@ def _behavior_of(snapshot: Snapshot, plan: Plan, begins: bool = False) -> Behavi
         "trainer_type": plan.settings.trainer_type, "distribution": policy_distribution(plan.settings),
         **flat(plan.settings.network_settings.model_dump()), **flat(plan.spec.to_json()),
     }
-    if plan.settings.trainer_type == one.trainer_type:
+    if plan.settings.trainer_type == one.trainer_type != "bc":  # which has no reward signals
         saved["reward_signals besides extrinsic"] = one.trainer.scalars.get("signals", [])
         wanted["reward_signals besides extrinsic"] = [name for name in plan.settings.reward_signals.active() if name != "extrinsic"]
     if plan.settings.trainer_type == one.trainer_type == "ppo" and body_layout(plan.architecture, "critic"):

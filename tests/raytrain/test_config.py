@@ -96,7 +96,7 @@ CORPUS = [
         GOOD + "    trainer_type: pppo\n",
         "behaviors.CartPole.trainer_type",
         8,
-        "expected ppo or sac, received text 'pppo'; did you mean ppo?",
+        "expected ppo, sac or bc, received text 'pppo'; did you mean ppo?",
         "ppo",
     ),
     (

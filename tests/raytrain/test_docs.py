@@ -15,8 +15,10 @@ from raytrain.settings import CheckpointSettings, DistributedSettings, EnvSettin
 from raytrain.suggest import NOT_AVAILABLE
 from raytrain.yaml_source import parse_value, parse_yaml
 from trainers.architecture import SMALLEST_SIDE
+from trainers.bc_settings import BCHyperparameters
 from trainers.setting_types import Settings
 from trainers.settings import (
+    BCSettings,
     BehaviorSettings,
     MemorySettings,
     NetworkSettings,
@@ -51,6 +53,8 @@ SECTIONS = {
     "`behaviors` and `default_settings`": PPOSettings,
     "`hyperparameters` of `ppo`": PPOHyperparameters,
     "`hyperparameters` of `sac`": SACHyperparameters,
+    "A behavior of `bc`": BCSettings,
+    "`hyperparameters` of `bc`": BCHyperparameters,
     "`network_settings`": NetworkSettings,
     "`memory`": MemorySettings,
     "`observations`": ObservationSettings,

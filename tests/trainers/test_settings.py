@@ -8,6 +8,7 @@ from pydantic import TypeAdapter, ValidationError
 from trainers.settings import (
     SETTINGS_BY_TRAINER,
     AnyBehaviorSettings,
+    BCSettings,
     BehaviorSettings,
     PPOHyperparameters,
     PPOSettings,
@@ -36,7 +37,15 @@ def test_trainer_type_chooses_the_settings():
         ANY.validate_python({"trainer_type": "poca"})
 
 
-@pytest.mark.parametrize(("name", "model"), SETTINGS_BY_TRAINER.items())
+def test_cloning_alone_has_keys_of_its_own():
+    """No rewards, no trajectories; demonstrations instead."""
+    settings = ANY.validate_python({"trainer_type": "bc", "demo_path": "expert.safetensors"})
+    assert type(settings) is BCSettings and ANY.validate_python(settings.model_dump()) == settings
+    with pytest.raises(ValidationError, match="demo_path"):
+        ANY.validate_python({"trainer_type": "bc"})
+
+
+@pytest.mark.parametrize(("name", "model"), [(name, model) for name, model in SETTINGS_BY_TRAINER.items() if name != "bc"])
 def test_each_trainer_has_the_common_keys_and_its_own_name(name, model):
     assert model().trainer_type == name
     assert list(model.model_fields) == list(BehaviorSettings.model_fields)
