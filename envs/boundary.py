@@ -158,7 +158,11 @@ class _LeafReader:
         if not is_shape and not array.size == out.size == 1:
             raise ValueError(f"observation {self.name!r}: expected shape {out.shape}, received shape {array.shape}")
         if not self._is_float and not np.array_equal(cast, array):
-            raise ValueError(f"observation {self.name!r}: expected {self.dtype} values, received {value!r:.200}")
+            wrong = np.atleast_1d(np.asarray(cast != array))
+            index = [int(i) for i in np.argwhere(wrong)[0]]
+            where = f" at index {index}" if array.ndim else ""
+            raise ValueError(f"observation {self.name!r}: expected {self.dtype} values, received {np.atleast_1d(array)[*index]}{where} "
+                             f"({array.dtype}). Correct the dtype or bounds of observation_space, or the values.")
         out[...] = cast.reshape(out.shape)
 
     def problem(self, values: np.ndarray, check_bounds: bool) -> tuple[int, str] | None:

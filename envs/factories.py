@@ -246,7 +246,10 @@ def import_module(name: str, import_dirs: Sequence[str], env: str) -> ModuleType
         if error.name is None or not f"{name}.".startswith(f"{error.name}."):
             raise env_fault(error, f"while importing {name}") from error
         searched = "\n  ".join(folders + [p or "." for p in path_before])
-        raise ValueError(f"env: {env!r}: there is no module {error.name!r}. Searched:\n  {searched}") from None
+        raise ValueError(
+            f"env: {env!r}: there is no module {error.name!r}. Put it beside the YAML file, or install the package that has it (pip install "
+            f"{error.name.partition('.')[0]}, if it is called like its module). Searched:\n  {searched}"
+        ) from None
     except Exception as error:
         raise env_fault(error, f"while importing {name}") from error
     finally:

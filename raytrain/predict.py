@@ -13,7 +13,7 @@ import numpy as np
 
 from envs.specs import BehaviorSpec, env_action_rows, to_env_actions
 from raytrain.checkpoint import PolicyFiles, load_policy_files
-from raytrain.predict_inputs import MaskInput, read_observations
+from raytrain.predict_inputs import MaskInput, read_observations, stacked
 from trainers.policy import Policy
 
 _LOOP = """
@@ -65,8 +65,8 @@ class LoadedPolicy:
 
         Returns:
             For one observation an action that ``env.step`` takes as it is: a NumPy integer for Discrete, a tuple or dict for Tuple
-            and Dict, an array of the space's shape and dtype otherwise. For a batch of n, one array ``[n, *shape]``; a list of n
-            tuples or dicts for Tuple and Dict.
+            and Dict, an array of the space's shape and dtype otherwise. For a batch of n what ``step`` of a vector environment takes:
+            one array ``[n, *shape]``, or a tuple or dict of such arrays.
 
         Raises:
             ValueError: an observation of another shape (named, with the shape that is expected), a mask that is missing or does not
@@ -84,7 +84,9 @@ class LoadedPolicy:
         slots, begins = (None, None) if first is None and agent_id is None else _agents(first, agent_id, n)
         output = self._policy.act(batch, self._rng, deterministic, mask, with_entropy=False, agent_id=slots, first=begins)
         actions = to_env_actions(self.spec.action, output.actions)
-        return env_action_rows(self.spec.action, actions)[0] if n is None else actions
+        if n is None:
+            return env_action_rows(self.spec.action, actions)[0]
+        return stacked(self.spec.action, actions) if self.spec.action.kind == "hybrid" else actions
 
 
 def _agents(first: np.ndarray | None, agent_id: np.ndarray | None, n: int | None) -> tuple[np.ndarray, np.ndarray]:
@@ -98,7 +100,7 @@ def _agents(first: np.ndarray | None, agent_id: np.ndarray | None, n: int | None
         agent_id = np.arange(rows)
     if agent_id.dtype.kind not in "iu" or agent_id.shape != (rows,) and not (n is None and agent_id.shape == ()):
         expected = "an int" if n is None else f"int [{rows}]"
-        raise ValueError(f"Expected agent_id to be {expected} for {what}, received {agent_id.dtype} {list(agent_id.shape)}.")
+        raise ValueError(f"Expected agent_id to be {expected} for {what}, received {agent_id.tolist()!r}.")
     slots = agent_id.reshape(rows).astype(np.int64)
     if len(np.unique(slots)) < rows:
         raise ValueError(f"Expected agent_id of different agents, received {slots.tolist()}.")

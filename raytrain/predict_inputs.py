@@ -10,9 +10,10 @@ from typing import Any
 
 import numpy as np
 from gymnasium import spaces
+from gymnasium.vector.utils import concatenate, create_empty_array
 
 from envs.masks import MASK_KEY, MaskReader
-from envs.specs import ActionSpec, BehaviorSpec, Observations, ObservationSpec, observation_part, path_text
+from envs.specs import ActionSpec, BehaviorSpec, EnvAction, Observations, ObservationSpec, observation_part, path_text
 
 
 def read_observations(spec: BehaviorSpec, value: Any, is_batch: bool | None = None) -> tuple[Observations, int | None]:
@@ -112,11 +113,20 @@ class MaskInput:
         if n is None:
             reader.read(given, masks[0])
         else:
-            reader.read_batch(given, masks)
+            try:
+                reader.read_batch(given, masks)
+            except ValueError as error:
+                raise ValueError(f"{error} A batch of {n} observations needs {n} masks, [{n}, {self._action.choices}].") from None
         problem = reader.problem(masks)
         if problem is not None:
             raise ValueError(problem[1] if n is None else f"Row {problem[0]}: {problem[1]}")
         return masks
+
+
+def stacked(action: ActionSpec, rows: list[EnvAction]) -> EnvAction:
+    """Actions of n agents, a tuple or dict each, as one tuple or dict of arrays ``[n, *shape]``."""
+    space = action_space(action)
+    return concatenate(space, rows, create_empty_array(space, len(rows)))
 
 
 def action_space(action: ActionSpec) -> spaces.Space:

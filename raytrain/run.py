@@ -258,7 +258,10 @@ def _say_end(console: Console, plan: Plan, folder: RunFolder, store: CheckpointS
     elif outcome.balance:
         rows.append(("ledger", f"{outcome.balance:,} agent steps are not accounted for: {outcome.ledger}"))
     go_on = outcome.agent_steps < plan.settings.max_steps and store.paths()
-    console.ended(outcome.reason, f"{command} --run-id {plan.run_id} --resume" if command and go_on else None, rows)
+    again = f"{command} --run-id {plan.run_id} --resume"
+    if "reached stop.reward" in outcome.reason:  # or it would end at once
+        again += " --set stop.reward=null"
+    console.ended(outcome.reason, again if command and go_on else None, rows)
 
 
 def _version(package: str) -> str:

@@ -47,18 +47,24 @@ class StopConditions:
     def episodes(self, returns: np.ndarray) -> None:
         """Take in the returns of finished episodes (float ``[E]``) in the order in which they were consumed.
 
-        Every episode is judged, so the outcome does not depend on how many arrive at once.
+        Every episode is judged, so the outcome does not depend on how many arrive at once. Those after the one that ended the run
+        are left out: its mean return is the one that reached the goal.
         """
+        if self._reason:
+            return
         window, goal = self._settings.episodes, self._settings.reward
         before = np.array(self._returns, np.float64)[max(0, len(self._returns) + 1 - window) :]
         history = np.concatenate([before, returns])
-        self._returns.extend(np.asarray(returns, np.float64).tolist())
-        if goal is None or self._reason or len(history) < window:
-            return
-        means = np.lib.stride_tricks.sliding_window_view(history, window).mean(axis=1)
-        reached = means[means >= goal]
-        if len(reached):
-            self._reason = f"mean return {reached[0]:,.1f} of the last {window} episodes reached stop.reward={goal:g}"
+        if goal is not None and len(history) >= window:
+            means = np.lib.stride_tricks.sliding_window_view(history, window).mean(axis=1)
+            reached = np.flatnonzero(means >= goal)
+            if len(reached):
+                history = history[: int(reached[0]) + window]
+                self._reason = self._goal_reached(float(means[reached[0]]))
+        self._returns.extend(history[-window:].tolist())
+
+    def _goal_reached(self, mean: float) -> str:
+        return f"mean return {mean:,.4g} of the last {self._settings.episodes} episodes reached stop.reward={self._settings.reward:g}"
 
     def summary(self, summary: Summary) -> None:
         """Judge the mean return of a summary against the best one before. A summary without an episode counts neither way."""
@@ -88,10 +94,13 @@ class StopConditions:
         return self._reason
 
     def state(self) -> dict[str, Any]:
-        """JSON-able: the last returns and the plateau, for the checkpoint. A reason is not part of it: a resumed run is judged anew."""
+        """JSON-able: the last returns and the plateau, for the checkpoint. A reason is not part of it: a resumed run is judged anew, by them and its own settings."""
         return {"returns": list(self._returns), "best": self._best, "best_step": self._best_step, "flat_summaries": self._flat_summaries}
 
     def load_state(self, state: dict[str, Any]) -> None:
         """Continue from what `state` gave. With a smaller ``stop.episodes`` than then, the newest returns are kept."""
         self._returns = deque(state["returns"], maxlen=self._settings.episodes)
         self._best, self._best_step, self._flat_summaries = state["best"], state["best_step"], state["flat_summaries"]
+        goal, mean = self._settings.reward, self.mean_return
+        if goal is not None and mean is not None and mean >= goal:
+            self._reason = self._goal_reached(mean)

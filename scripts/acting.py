@@ -32,9 +32,9 @@ from rich.console import Console
 from rich.table import Table
 
 from envs.specs import ActionSpec, BehaviorSpec, ObservationSpec
-from trainers.architecture import Architecture, ImageInput, architecture
-from trainers.encoders import Conv, MaxPool, Residual, encoder_layers, encoder_prefix
-from trainers.networks import body_layers, body_width, encoder_dense, policy_layout
+from trainers import onnx_encoders
+from trainers.architecture import Architecture, architecture
+from trainers.networks import policy_layout
 from trainers.policy import Policy
 from trainers.settings import NetworkSettings
 
@@ -65,15 +65,15 @@ class TensorFlowBody:
 
     def __init__(self, arch: Architecture) -> None:
         from trainers import graph
+        from trainers.quiet_tensorflow import tf
 
-        tf = graph.tf
         if tf.config.threading.get_intra_op_parallelism_threads() != 1:
             tf.config.threading.set_intra_op_parallelism_threads(1)
             tf.config.threading.set_inter_op_parallelism_threads(1)
         self.model = None
         self._arch, self._tf = arch, tf
         self._features = tf.function(lambda p, vector, images: graph.features(p, vector, images, arch, "actor"))
-        self._step = tf.function(lambda p, x, memory: graph.remember(p, x[:, None], memory, arch, "actor")[1][:, 0])
+        self._step = tf.function(lambda p, x, memory: graph.remember(p, [x[:, None]], [memory], arch, ["actor"])[1][0][:, 0])
 
     def prepare(self, weights: Weights) -> dict:
         return {name: self._tf.constant(w) for name, w in weights.items()}
@@ -85,80 +85,6 @@ class TensorFlowBody:
 
     def step(self, weights: dict, x: np.ndarray, memory: np.ndarray) -> np.ndarray:
         return self._step(weights, self._tf.constant(x), self._tf.constant(memory)).numpy()
-
-
-class OnnxBody:
-    """In place of `trainers.actor_body.ActorBody`: the same layers in onnxruntime; the recurrent step stays NumPy's."""
-
-    def __init__(self, arch: Architecture) -> None:
-        self.model = None
-        self._arch = arch
-
-    def prepare(self, weights: Weights):
-        import onnxruntime
-
-        options = onnxruntime.SessionOptions()
-        options.intra_op_num_threads = options.inter_op_num_threads = 1
-        options.add_session_config_entry("session.intra_op.allow_spinning", "0")
-        return onnxruntime.InferenceSession(onnx_model(self._arch, weights), options, providers=["CPUExecutionProvider"])
-
-    def features(self, weights, obs: dict[str, np.ndarray], n: int) -> np.ndarray:
-        return weights.run(None, obs)[0]
-
-
-def onnx_model(arch: Architecture, weights: Weights) -> bytes:
-    """Encoders and dense layers of the actor as an ONNX model, ``obs`` -> features."""
-    import onnx
-    from onnx import TensorProto, helper, numpy_helper
-
-    nodes, tensors = [], []
-
-    def constant(array: np.ndarray) -> str:
-        tensors.append(numpy_helper.from_array(np.ascontiguousarray(array), f"w{len(tensors)}"))
-        return tensors[-1].name
-
-    def node(kind: str, *inputs: str, **attributes) -> str:
-        nodes.append(helper.make_node(kind, inputs, [f"x{len(nodes)}"], **attributes))
-        return nodes[-1].output[0]
-
-    def conv(x: str, layer: Conv) -> str:
-        kernel = weights[layer.kernel].transpose(3, 2, 0, 1)
-        x = node("Conv", x, constant(kernel), constant(weights[layer.bias]), strides=[layer.stride] * 2,
-                 auto_pad="SAME_UPPER" if layer.same else "VALID")
-        return node("Relu", x) if layer.relu else x
-
-    def dense(x: str, name: str) -> str:
-        x = node("Gemm", x, constant(weights[f"{name}/kernel"]), constant(weights[f"{name}/bias"]))
-        return node({"tanh": "Tanh", "relu": "Relu"}[arch.activation], x) if arch.activation != "swish" else node("Mul", x, node("Sigmoid", x))
-
-    def encoder(x: str, image: ImageInput) -> str:
-        prefix = encoder_prefix(arch, image, "actor")
-        x = node("Cast", x, to=TensorProto.FLOAT)
-        x = node("Mul", x, constant(np.float32(1 / 255)))
-        x = x if image.layout == "CHW" else node("Transpose", x, perm=[0, 3, 1, 2])
-        for layer in encoder_layers(image, prefix):
-            if isinstance(layer, Conv):
-                x = conv(x, layer)
-            elif isinstance(layer, MaxPool):
-                x = node("MaxPool", x, kernel_shape=[layer.size] * 2, strides=[layer.stride] * 2, auto_pad="SAME_UPPER")
-            elif isinstance(layer, Residual):
-                x = node("Add", x, conv(node("Relu", conv(node("Relu", x), layer.first)), layer.second))
-            else:
-                x = node("Relu", x)
-        return dense(node("Flatten", node("Transpose", x, perm=[0, 2, 3, 1])), encoder_dense(arch, image).name)
-
-    out = encoder("obs", arch.images[0]) if arch.images else "obs"
-    for layer in body_layers(arch):
-        out = dense(out, layer.name)
-    observation = arch.spec.observations[0]
-    kind = TensorProto.UINT8 if arch.images else TensorProto.FLOAT
-    graph = helper.make_graph(
-        nodes, "actor", [helper.make_tensor_value_info("obs", kind, ["n", *observation.shape])],
-        [helper.make_tensor_value_info(out, TensorProto.FLOAT, ["n", body_width(arch)])], tensors)
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)])
-    model.ir_version = 9
-    onnx.checker.check_model(model)
-    return model.SerializeToString()
 
 
 def engines() -> list[str]:
@@ -180,10 +106,11 @@ def random_weights(case: str) -> Weights:
 def make(engine: str, case: str, weights: Weights) -> Callable[[int], Callable[[], np.ndarray]]:
     """A policy; for a number of agents, a call of it that returns log-probs."""
     observation, network = CASES[case]
+    onnx_encoders.is_installed = lambda: engine == "onnxruntime"
     policy = Policy(BehaviorSpec((observation,), DISCRETE), NetworkSettings(**network))
-    if engine != "NumPy":
-        body = policy._body = {"TensorFlow": TensorFlowBody, "onnxruntime": OnnxBody}[engine](policy.architecture)
-        if engine == "TensorFlow" and policy._lstm is not None:
+    if engine == "TensorFlow":
+        body = policy._body = TensorFlowBody(policy.architecture)
+        if policy._lstm is not None:
             policy._lstm = body
     policy.set_weights(weights, 0)
     rng = np.random.default_rng(1)

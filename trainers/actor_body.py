@@ -6,7 +6,7 @@ Letters: ``n`` agents of one call, ``I`` and ``U`` as in `trainers.architecture`
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -17,6 +17,7 @@ from trainers.inputs import join_vector
 from trainers.networks import body_layers, normalizer_names
 from trainers.normalizer import normalize
 from trainers.numpy_encoders import EncoderWeights, ImageEncoder
+from trainers.onnx_encoders import OnnxEncoder, suits
 from trainers.trainer import Weights
 
 if TYPE_CHECKING:
@@ -29,13 +30,13 @@ class BodyWeights:
 
     Attributes:
         layers: kernel ``[inputs, outputs]`` and bias ``[outputs]`` of each dense layer.
-        encoders: of each image.
+        encoders: of each image, as its encoder prepares them.
         model: of the user's own model; None without.
         mean, std: of the normalised columns of the vector; None where none is.
     """
 
     layers: tuple[tuple[np.ndarray, np.ndarray], ...]
-    encoders: tuple[EncoderWeights, ...]
+    encoders: tuple[EncoderWeights | Any, ...]
     model: ModelWeights | None
     mean: np.ndarray | None
     std: np.ndarray | None
@@ -57,11 +58,20 @@ class ActorBody:
             from trainers.keras_model import ModelActor  # loads TensorFlow, so only where it is needed
 
             self.model = ModelActor(arch)
-        self._encoders = tuple(ImageEncoder(arch, image) for image in arch.images) if self.model is None else ()
+        self._encoders: tuple[ImageEncoder | OnnxEncoder, ...] = ()
+        if self.model is None:
+            self._encoders = tuple((OnnxEncoder if suits(image) else ImageEncoder)(arch, image) for image in arch.images)
         self._activate = ACTIVATIONS[arch.activation]
         self._is_all_normalized = arch.normalized_width == arch.vector_width
         self._rows = -1
         self._buffers: dict[tuple[str, int], np.ndarray] = {}
+
+    @property
+    def engine(self) -> str:
+        """What computes the largest part."""
+        if self.model is not None:
+            return "TensorFlow"
+        return "onnxruntime for images, NumPy" if any(isinstance(encoder, OnnxEncoder) for encoder in self._encoders) else "NumPy"
 
     def prepare(self, weights: Weights) -> BodyWeights:
         """Copies of the body's tensors and of the normaliser's, out of those of the policy."""

@@ -86,7 +86,7 @@ class ModelActor:
             [tf.TensorSpec(shape, tf.float32) for shape in layout.values()],
             tf.TensorSpec((None, arch.vector_width), tf.float32),
             [tf.TensorSpec((None, *image.shape), dtypes[image.name]) for image in arch.images],
-        ))
+        ), autograph=False)  # as where it learns
         def features(variables: list[tf.Tensor], vector: tf.Tensor, images: list[tf.Tensor]) -> tf.Tensor:
             return call_model(dict(zip(layout, variables, strict=True)), vector, images, arch, "actor")
 

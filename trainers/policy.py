@@ -7,7 +7,6 @@ Letters: ``n`` agents of one call, ``I``, ``U``, ``M`` and ``F`` as in `trainers
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
 
 import numpy as np
 
@@ -101,9 +100,9 @@ class Policy:
         return -1 if self._active is None else self._active.version
 
     @property
-    def engine(self) -> Literal["NumPy", "TensorFlow"]:
-        """What computes the largest part: NumPy, unless a model of the user's own stands in place of encoders and dense layers."""
-        return "NumPy" if self._body.model is None else "TensorFlow"
+    def engine(self) -> str:
+        """What computes the largest part: NumPy; TensorFlow for a model of the user's own; onnxruntime for images where it is installed."""
+        return self._body.engine
 
     def set_weights(self, weights: Weights, version: int) -> None:
         """Act with other weights from the next call on: all of them and the version change together.

@@ -10,14 +10,16 @@ import gymnasium as gym
 import numpy as np
 import pytest
 from gymnasium import spaces
-from gymnasium.vector.utils import batch_space
+from gymnasium.vector.utils import batch_space, iterate
 
-from envs.spaces import behavior_spec
+from envs.spaces import action_spec, behavior_spec
+from envs.specs import Actions, to_env_actions
 from envs.toy import ACTION_SPACES, EchoAction, simple_parts
 from envs.toy_masks import MaskedBandit
 from envs.toy_memory import Recall
 from raytrain.checkpoint import BehaviorSnapshot, CheckpointStore, Snapshot
 from raytrain.predict import LoadedPolicy, load_policy
+from raytrain.predict_inputs import action_space, stacked
 from tests.trainers.policies import fill
 from trainers.architecture import architecture
 from trainers.networks import policy_layout
@@ -67,6 +69,14 @@ def row(batch: Any, i: int) -> Any:
     return tuple(row(value, i) for value in batch) if isinstance(batch, tuple) else batch[i]
 
 
+def rows_of(space: spaces.Space, actions: Any) -> list[Any]:
+    """One action after another of a batch, in whichever form a vector environment takes it."""
+    n = len(next(array for _, array in simple_parts(space, actions)))
+    batch = batch_space(space, n)
+    assert batch.contains(actions)
+    return list(iterate(batch, actions))
+
+
 def assert_same(space: spaces.Space, one: Any, other: Any) -> None:
     for (_, a), (_, b) in zip(simple_parts(space, one), simple_parts(space, other), strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-5)
@@ -84,18 +94,17 @@ def test_every_action_is_in_its_space(key: str, deterministic: bool) -> None:
 
 
 @pytest.mark.parametrize("key", [key for key in ACTION_SPACES if key.startswith("hybrid")])
-def test_a_batch_is_a_list_where_the_space_is_a_tuple_or_dict(key: str) -> None:
-    """C57: as many as observations, each the very action that its observation gets alone."""
+def test_a_batch_is_a_tuple_or_dict_of_arrays_where_the_space_is_a_tuple_or_dict(key: str) -> None:
+    """C57: what a vector environment takes; as many as observations, each the very action that its observation gets alone."""
     policy, obs = loaded(key), observations(20)
-    actions = policy.act(obs)
-    assert isinstance(actions, list)
+    actions = rows_of(ACTION_SPACES[key], policy.act(obs))
     assert len(actions) == 20
     for single, action in zip(obs, actions, strict=True):
         alone = policy.act(single)
         assert type(alone) is type(action) is (dict if isinstance(ACTION_SPACES[key], spaces.Dict) else tuple)
         assert ACTION_SPACES[key].contains(action)
         assert_same(ACTION_SPACES[key], alone, action)
-    assert len(policy.act(obs[:1])) == 1, "a batch of one is a batch"
+    assert len(rows_of(ACTION_SPACES[key], policy.act(obs[:1]))) == 1, "a batch of one is a batch"
 
 
 @pytest.mark.parametrize("key", [key for key in ACTION_SPACES if not key.startswith("hybrid")])
@@ -107,7 +116,7 @@ def test_a_batch_is_an_array_elsewhere(key: str) -> None:
 def test_samples_follow_the_seed() -> None:
     obs = observations(50)
     first, again, other = (loaded("hybrid_tuple", seed).act(obs, deterministic=False) for seed in (1, 1, 2))
-    values = [np.array([[*box, choice] for box, choice in actions]) for actions in (first, again, other)]
+    values = [np.array([[*box, choice] for box, choice in zip(*actions, strict=True)]) for actions in (first, again, other)]
     np.testing.assert_array_equal(values[0], values[1])
     assert (values[0] != values[2]).any()
 
@@ -127,7 +136,7 @@ def test_one_observation_acts_as_in_a_batch(key: str, normalize: bool, memory: b
     batched.seed(4)
     batch = batched.sample()
     first = {"first": True} if memory else {}
-    together = policy.act(batch, **first)
+    together = rows_of(ACTION_SPACES["hybrid_tuple"], policy.act(batch, **first))
     assert len(together) == 100
     alone = [policy.act(row(batch, i), **first) for i in range(100)]
     for one, other in zip(alone, together, strict=True):
@@ -322,9 +331,10 @@ def test_a_policy_that_remembers_wants_to_know_where_episodes_begin() -> None:
 @pytest.mark.parametrize("obs, first, agent_id, message", [
     (np.zeros(2), 1, None, r"first to be bool, or bool \[1\], for one observation, received int64 \[\]"),
     (np.zeros((3, 2)), np.ones(2, bool), None, r"first to be bool, or bool \[3\], for a batch of 3, received bool \[2\]"),
-    (np.zeros(2), True, np.array([1, 2]), r"agent_id to be an int for one observation, received int64 \[2\]"),
-    (np.zeros((3, 2)), True, 1, r"agent_id to be int \[3\] for a batch of 3, received int64 \[\]"),
-    (np.zeros(2), True, 0.5, "agent_id to be an int for one observation, received float64"),
+    (np.zeros(2), True, np.array([1, 2]), r"agent_id to be an int for one observation, received \[1, 2\]"),
+    (np.zeros((3, 2)), True, 1, r"agent_id to be int \[3\] for a batch of 3, received 1"),
+    (np.zeros(2), True, 0.5, "agent_id to be an int for one observation, received 0.5"),
+    (np.zeros(2), True, "left", "agent_id to be an int for one observation, received 'left'"),
     (np.zeros((3, 2)), True, np.array([1, 2, 1]), r"agent_id of different agents, received \[1, 2, 1\]"),
     (np.zeros(2), True, -1, "agent slots of at least 0, received -1"),
 ])
@@ -380,7 +390,7 @@ def test_loaded_policies_act_as_the_saved_ones(tmp_path: Path, key: str, distrib
         if policy.architecture.memory:
             options["first"] = rng.random(n) < 0.2
         one, other = before.act(obs, **options), after.act(obs, **options)
-        for a, b in zip(one, other, strict=True):
+        for a, b in zip(rows_of(space, one), rows_of(space, other), strict=True):
             assert_same(space, a, b)
             distinct.add(str(a))
         total += n
@@ -431,3 +441,19 @@ def test_a_gymnasium_vector_env_is_acted_in_as_it_is() -> None:
         rewards += reward
     assert rewards.tolist() == [1.0] * 4
     env.close()
+
+
+@pytest.mark.parametrize("kind", ["dict", "tuple"])
+def test_a_batch_of_hybrid_actions_goes_into_a_vector_environment(kind):
+    """As ``step`` of a vector environment takes them: a dict or tuple of arrays."""
+    box, choice = gym.spaces.Box(-2.0, 4.0, (2,)), gym.spaces.MultiDiscrete([3, 2], start=[5, 0])
+    space = gym.spaces.Dict({"arm": box, "gear": choice}) if kind == "dict" else gym.spaces.Tuple([box, choice])
+    spec = action_spec(space, "test")
+    actions = Actions(np.linspace(-1, 1, 6, dtype=np.float32).reshape(3, 2), np.array([[0, 1], [1, 0], [2, 1]], np.int32))
+    rows = to_env_actions(spec, actions)
+    batch = stacked(spec, rows)
+    assert action_space(spec) == space
+    assert batch in batch_space(space, 3)
+    for row, one in zip(rows, iterate(batch_space(space, 3), batch), strict=True):
+        for key in row if kind == "dict" else range(2):
+            np.testing.assert_array_equal(row[key], one[key])
