@@ -73,6 +73,8 @@ def world_of_run(path: Path, env: str | None = None, import_dirs: Sequence[str] 
             raise ValueError(f"Expected {CONFIGURATION} in the run folder of {path}, found none; name the environment with --env.")
         return World(env, import_dirs=(*import_dirs, str(Path.cwd())))
     world = World.of_file(file, import_dirs)
+    if not (world.env or env):
+        raise ValueError(f"Expected an environment in {file}, found none, since the policy was cloned offline; name it with --env.")
     return world if env in (None, world.env) else World(env, {}, world.options, world.import_dirs)
 
 

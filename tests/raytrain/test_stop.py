@@ -41,7 +41,7 @@ def test_reward_counts_the_first_episodes_alone_only_when_they_are_enough():
     stop.episodes(np.array([-10.5]))
     assert stop.reason(0.0) is None
     stop.episodes(np.array([-10.0]))
-    assert "mean return -10.0 of the last 1 episodes" in stop.reason(0.0)
+    assert "mean return -10 of the last 1 episodes" in stop.reason(0.0)
 
 
 @pytest.mark.parametrize("sizes", [[8], [1] * 8, [3, 5], [0, 7, 0, 1]])
@@ -50,8 +50,8 @@ def test_the_way_episodes_are_packed_changes_nothing(sizes):
     stop = conditions(reward=3.0)
     for part in np.split(returns, np.cumsum(sizes)[:-1]):
         stop.episodes(part)
-    assert stop.mean_return == 1.0
-    assert stop.reason(0.0) == "mean return 3.0 of the last 3 episodes reached stop.reward=3"
+    assert stop.mean_return == 3.0, "episodes after the one that ended the run are left out"
+    assert stop.reason(0.0) == "mean return 3 of the last 3 episodes reached stop.reward=3"
 
 
 def test_window_means_agree_with_a_slow_loop():
@@ -123,3 +123,13 @@ def test_a_smaller_window_keeps_the_newest_returns():
     stop.episodes(np.array([1.0, 2.0, 4.0]))
     resumed.load_state(stop.state())
     assert resumed.mean_return == 3.0
+
+
+def test_a_run_that_reached_its_goal_ends_at_once_when_it_goes_on():
+    """Unless the goal has been raised or taken away."""
+    stop = conditions(reward=3.0)
+    stop.episodes(np.array([0.0, 3.0, 3.0, 3.0, 0.0]))
+    for reward, ends in ((3.0, True), (3.5, False), (None, False)):
+        again = conditions(reward=reward)
+        again.load_state(stop.state())
+        assert (again.reason(0.0) is not None) == ends
