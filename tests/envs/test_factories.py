@@ -110,7 +110,7 @@ def test_module_name_that_is_taken(tmp_path: Path, name: str, clean_imports: Non
 
 def test_missing_module_names_module_and_search_path(tmp_path: Path, clean_imports: None) -> None:
     """C92: the module and where it was looked for."""
-    with pytest.raises(ValueError, match=r"there is no module 'my_envv'\. Searched:") as error:
+    with pytest.raises(ValueError, match=r"there is no module 'my_envv'\. Put it beside the YAML file.* Searched:") as error:
         EnvFactory("my_envv:make_env", {}, (str(tmp_path),)).make()
     lines = str(error.value).splitlines()
     assert lines[1].strip() == str(tmp_path)

@@ -106,6 +106,7 @@ def test_learns_a_bandit():
     assert learn(Bandit("discrete", sign=-1.0), 15) < 0.1
 
 
+@pytest.mark.slow
 def test_learning_rate_0_does_not_learn():
     """C23: the same loop, and nothing moves."""
     assert learn(Bandit("discrete"), 15, learning_rate=0.0) < 0.45

@@ -120,6 +120,7 @@ def test_with_an_environment_the_best_is_that_of_the_highest_return(tmp_path, de
 
 
 @pytest.mark.parametrize("memory", [None, {"sequence_length": 16, "memory_size": 8}], ids=["plain", "memory"])
+@pytest.mark.slow
 def test_a_resumed_run_learns_what_one_in_one_piece_does(tmp_path, demo, memory):
     whole = train(tmp_path, config(demo, {"memory": memory}), "whole")
     train(tmp_path, config(demo, {"memory": memory}, max_steps=7000), "parts")
@@ -142,6 +143,7 @@ def test_a_resume_with_other_settings_is_refused(tmp_path, demo):
 
 
 @pytest.mark.parametrize("shared_critic", [False, True])
+@pytest.mark.slow
 def test_ppo_begins_with_the_cloned_actor_and_a_new_critic(tmp_path, demo, shared_critic):
     cloned = train(tmp_path, config(demo), "cloned")
     ppo = {

@@ -108,6 +108,7 @@ def test_a_run_that_begins_with_the_weights_of_another(tmp_path, capsys):
 
 
 @pytest.mark.parametrize("way", ["resume", "initialize_from"])
+@pytest.mark.slow
 def test_a_checkpoint_of_another_algorithm_is_refused(tmp_path, way):
     """Both are named, in both directions, and not a byte is written."""
     for saved, wanted, words in (

@@ -95,6 +95,7 @@ def test_every_signal_at_once(tmp_path, demo, trainer_type):
 
 
 @pytest.mark.parametrize("trainer_type", ["ppo", "sac"])
+@pytest.mark.slow
 def test_a_resumed_run_goes_on_with_its_models(tmp_path, trainer_type):
     data = config(trainer_type, {"rnd": {"network_settings": {"hidden_units": 8}}})
     first = train(tmp_path, data)
@@ -107,6 +108,7 @@ def test_a_resumed_run_goes_on_with_its_models(tmp_path, trainer_type):
     assert not np.array_equal(before[predictor], after[predictor])
 
 
+@pytest.mark.slow
 def test_a_resume_without_the_signals_state_is_refused(tmp_path):
     train(tmp_path, config())
     with pytest.raises(CheckpointError, match=r"reward_signals besides extrinsic: \[\] in the checkpoint, \['rnd'\] here"):
@@ -157,6 +159,7 @@ def own(tmp_path, signal: str, **settings) -> dict:
     return {"own": {"faster": {"signal": f"{module}:{signal}", **settings}}}
 
 
+@pytest.mark.slow
 def test_a_signal_of_ones_own(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     signals = own(tmp_path, "Faster", strength=0.5, kwargs={"scale": 2.0})

@@ -156,6 +156,7 @@ def test_an_existing_run_id_is_refused_and_not_touched(tmp_path):
     assert len(list((tmp_path / ".replaced").iterdir())) == 1
 
 
+@pytest.mark.slow
 def test_load_policy_acts_in_the_envs_own_scale(tmp_path):
     """C57, C91: single and batched observations agree, actions are the env's, deterministic ones repeat; statistics do not change (C53)."""
     run = train(tmp_path, config("Pendulum-v1", "Pendulum", network_settings={"normalize": True}))

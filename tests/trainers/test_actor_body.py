@@ -41,7 +41,7 @@ def test_deterministic_actions_agree_with_loops(key):
     assert np.ptp(means, axis=0).min() > 1e-2, "the observation makes a difference"
     for name, x in obs.items():
         np.testing.assert_array_equal(x, seen[name])
-    assert policy.engine == "NumPy"
+    assert policy.engine.endswith("NumPy")
 
 
 @pytest.mark.parametrize("key", ["image", "dict"])
@@ -102,7 +102,7 @@ from envs.specs import BehaviorSpec
 spec = BehaviorSpec(DICT_OBS, ACTIONS["hybrid"])
 policy, _ = policy_and_weights(spec, **DICT_NETWORK, **MEMORY)
 policy.act(observe(spec, np.random.default_rng(0), 2), np.random.default_rng(0), agent_id=np.arange(2), first=np.ones(2, bool))
-print([m for m in ("tensorflow", "ray", "raytrain", "keras", "onnxruntime") if m in sys.modules])
+print([m for m in ("tensorflow", "ray", "raytrain", "keras") if m in sys.modules])
 """
     done = subprocess.run([sys.executable, "-c", code], cwd=Path(__file__).parents[2], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"

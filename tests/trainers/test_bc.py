@@ -58,6 +58,7 @@ def test_run_ends_at_passes_or_steps():
 
 @pytest.mark.parametrize("memory", [None, MEMORY], ids=["rows", "sequences"])
 @pytest.mark.parametrize("action", ["box", "discrete", "hybrid"])
+@pytest.mark.slow
 def test_the_loss_on_episodes_held_out_falls(action, memory):
     t = trainer(demonstrations(action), settings(memory))
     before = t.validate()

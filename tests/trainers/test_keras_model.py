@@ -230,6 +230,7 @@ def test_weights_are_copied_and_two_policies_do_not_share_them(factories):
     assert not np.allclose(other.act(obs, rng, deterministic=True).actions.continuous, old)
 
 
+@pytest.mark.slow
 def test_five_thousand_calls_trace_once_and_take_no_more_memory(factories):
     """C14: batch sizes 1 to 8 in turn, new weights in between."""
     spec = BehaviorSpec(OBS, ACTIONS["box"])

@@ -193,6 +193,7 @@ def test_advantages_are_normalised_over_the_whole_buffer():
     assert rows[0].advantage.std() == pytest.approx(1.0, abs=1e-5)
 
 
+@pytest.mark.slow
 def test_buffer_that_does_not_divide():
     """C43, C88: 65 rows, minibatches of at most 64, 3 epochs: 33 + 32 rows in each, nothing is dropped and nothing is NaN."""
     d = driver_of(buffer_size=65, batch_size=64)
@@ -256,6 +257,7 @@ def test_rows_of_another_space_or_network_are_refused(action, memory, message):
 
 @pytest.mark.parametrize("normalize", [False, True])
 @pytest.mark.parametrize("kind", ACTIONS)
+@pytest.mark.slow
 def test_first_minibatch_has_ratio_1(kind, normalize):
     """C10: at lag 0 the stored log-probs come out of the training graph, update after update; also with a moving normaliser."""
     d = driver_of(ACTIONS[kind], normalize=normalize)
@@ -302,6 +304,7 @@ def test_share_of_clipped_actions_and_their_log_probs():
 # -- masks and memory -------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_masked_choices_are_not_learnt_about():
     """C63: a choice that was never allowed has no gradient in any update: the weights of its logit stay to the bit."""
     d = driver_of(MASKED_DISCRETE)
@@ -319,6 +322,7 @@ def test_masked_choices_are_not_learnt_about():
         assert (after[name][..., [0, 2]] != before[name][..., [0, 2]]).any()
 
 
+@pytest.mark.slow
 def test_masks_stay_with_their_rows():
     d = driver_of(MASKED_MULTI_DISCRETE)
     rows, batches = learnt_from(d.trainer), [d.collect(), d.collect()]
@@ -563,6 +567,7 @@ def test_update_that_breaks_keeps_the_trainer_as_it_was():
     assert all(before.scalars[counter] == after.scalars[counter] for counter in ("updates", "policy_updates", "adam_step"))
 
 
+@pytest.mark.slow
 def test_critic_learns_time_limits_and_ends():
     """C35 as learning: obs = step / 10, reward 1, 10 steps, γ 0.9: V(0) → 10 if episodes are truncated, 6.513 if they end."""
     for end, expected, tolerance in ((TRUNCATED, 10.0, 0.5), (TERMINATED, 6.513, 0.3)):

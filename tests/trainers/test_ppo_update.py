@@ -119,6 +119,7 @@ def everything_rows(program: PPOProgram) -> PPORows:
     pytest.param((program_of, lambda program: rows_of(program, 64)), id="feed-forward"),
     pytest.param((everything_program, everything_rows), id="everything"),
 ])
+@pytest.mark.slow
 def test_size_of_chunks_changes_nothing(make):
     """Weights, optimizer state and statistics are the same to the bit, whether an update runs in one call or in twelve."""
     outcomes = []
@@ -178,6 +179,7 @@ def test_no_input_is_a_constant_of_the_compiled_program(network):
         assert parameters == len(tf.nest.flatten(inputs))
 
 
+@pytest.mark.slow
 def test_images_are_turned_once():
     """Rows of several batches land in the buffer of the update with their channels last, whatever axes they are stored with."""
     for shape, turn in (((2, 6, 7), lambda x: x.transpose(0, 2, 3, 1)), ((6, 7, 2), lambda x: x), ((6, 7), lambda x: x[..., None]),
@@ -260,6 +262,7 @@ def test_learning_rate_0_changes_no_weight():
 
 
 @pytest.mark.parametrize("action", [BOX, MULTI_DISCRETE])
+@pytest.mark.slow
 def test_every_tensor_of_every_action_space_moves(action):
     """C56: no dimension, branch or bias is left out of the loss."""
     program = program_of(action)

@@ -191,6 +191,7 @@ class TestRecurrentStateDependentExploration(SACContract):
 # -- when it learns ---------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_first_update_comes_after_the_warm_up():
     """B = 32, SU = 8: nothing up to step 40, the first update at 41, the second at 49."""
     d = driver_of()

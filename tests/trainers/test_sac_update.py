@@ -180,6 +180,7 @@ def test_targets_begin_as_the_critics_and_follow_the_new_ones():
 
 
 @pytest.mark.parametrize(("target_entropy", "calls", "limit"), [(-1_000.0, 625, -20.0), (10.0, 30, 20.0)], ids=["falls", "rises"])
+@pytest.mark.slow
 def test_alpha_stays_positive_and_finite(target_entropy, calls, limit):
     """C47: 10,000 updates at rate 0.1 from log α = 0, whose gradient always has one sign. −0.1 after one, and −1,000 would be α = 0
     in any float. The other way, with 10 nats in [-1, 1]², where 1.39 is the most, α and with it the losses would be infinite."""

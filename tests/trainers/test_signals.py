@@ -72,6 +72,7 @@ def program(kind: str, action: str = "hybrid", experts: Transitions | None = Non
 
 
 @pytest.mark.parametrize("kind", ["curiosity", "rnd"])
+@pytest.mark.slow
 def test_rewards_fall_on_what_was_learnt(kind):
     """ML-Agents' test: on a fixed buffer. And stay high on what was not."""
     signal, rng, t = program(kind), np.random.default_rng(0), transitions(spec_of("hybrid"), 256)
@@ -84,6 +85,7 @@ def test_rewards_fall_on_what_was_learnt(kind):
     assert signal.rewards(elsewhere).mean() > 2.0 * signal.rewards(t).mean()
 
 
+@pytest.mark.slow
 def test_with_a_learning_rate_of_0_no_reward_falls():
     """Negative control."""
     for kind in ("curiosity", "rnd"):
@@ -102,6 +104,7 @@ def test_curiosity_is_0_before_it_has_learnt():
 
 
 @pytest.mark.parametrize("action", ACTIONS)
+@pytest.mark.slow
 def test_inverse_model_tells_the_action(action):
     """ML-Agents' test, with C103's action spaces: what was done can be told from what was seen; from shuffled actions it cannot."""
     t = transitions(spec_of(action), 512)
@@ -133,7 +136,9 @@ def test_curiosity_is_the_forward_error_times_one_half():
     np.testing.assert_allclose(signal.rewards(t), 0.5 * ((told - phi[1]) ** 2).sum(axis=1), rtol=1e-4)
 
 
-@pytest.mark.parametrize("options", [{}, {"use_actions": True}, {"use_vail": True}, {"end_aware": True, "use_actions": True}], ids=str)
+@pytest.mark.parametrize("options", [
+    {}, *(pytest.param(options, marks=pytest.mark.slow) for options in ({"use_actions": True}, {"use_vail": True}, {"end_aware": True, "use_actions": True})),
+], ids=str)
 def test_gail_tells_experts_from_others(options):
     """ML-Agents' test: the expert's reward rises above the policy's."""
     experts, others = transitions(spec_of("hybrid"), 200), transitions(spec_of("hybrid"), 200, 1, shift=1.5)
@@ -147,6 +152,7 @@ def test_gail_tells_experts_from_others(options):
     assert all(np.isfinite(x) for x in stats.values())
 
 
+@pytest.mark.slow
 def test_gail_cannot_tell_experts_from_experts():
     """Negative control: estimates stay near one half."""
     experts = transitions(spec_of("hybrid"), 400)
@@ -156,6 +162,7 @@ def test_gail_cannot_tell_experts_from_experts():
     assert abs(stats["Policy/GAIL Expert Estimate"] - stats["Policy/GAIL Policy Estimate"]) < 0.1
 
 
+@pytest.mark.slow
 def test_gail_judges_how_episodes_end():
     """Experts' episodes end and others' do not: the end pays more than going on for ever; the other way round it pays nothing."""
     t, n = transitions(spec_of("discrete"), 300), 300
@@ -172,6 +179,7 @@ def test_gail_judges_how_episodes_end():
     assert worth[0] > 1.2 and worth[1] < 0.6, worth
 
 
+@pytest.mark.slow
 def test_vail_holds_the_information():
     """Its price rises from 0 while more comes through than 0.5, and never is negative."""
     experts, others = transitions(spec_of("box"), 200), transitions(spec_of("box"), 200, 1, shift=2.0)
