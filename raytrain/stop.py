@@ -61,7 +61,7 @@ class StopConditions:
             if len(reached):
                 history = history[: int(reached[0]) + window]
                 self._reason = self._goal_reached(float(means[reached[0]]))
-        self._returns.extend(history[-window:].tolist())
+        self._returns.extend(history[len(before) :].tolist())
 
     def _goal_reached(self, mean: float) -> str:
         return f"mean return {mean:,.4g} of the last {self._settings.episodes} episodes reached stop.reward={self._settings.reward:g}"

@@ -133,3 +133,14 @@ def test_a_run_that_reached_its_goal_ends_at_once_when_it_goes_on():
         again = conditions(reward=reward)
         again.load_state(stop.state())
         assert (again.reason(0.0) is not None) == ends
+
+
+def test_every_return_is_kept_once():
+    """Before there are enough of them, and with batches of none, one or more than the window."""
+    stop, all_returns = conditions(reward=1e9, episodes=4), []
+    assert stop.mean_return is None
+    for part in ([1.0], [], [2.0, 3.0], [4.0], [5.0], [], [6.0, 7.0, 8.0, 9.0, 10.0, 11.0]):
+        stop.episodes(np.array(part))
+        all_returns += part
+        assert stop.state()["returns"] == all_returns[-4:]
+        assert stop.mean_return == (np.mean(all_returns[-4:]) if len(all_returns) >= 4 else None)
