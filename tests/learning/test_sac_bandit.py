@@ -94,7 +94,9 @@ def learn(world, rounds: int, seed: int = 0, network: dict | None = None, gamma:
         trainer.process(batch)
         while trainer.is_ready():
             trainer.update()
-    assert trainer.updates == (rows - ROWS - 1) // 16
+    # With a memory they are counted from the first sequence on, which comes with the first batch.
+    begin = len(batch.reward) if policy.architecture.memory else ROWS
+    assert trainer.updates == (rows - begin - 1) // 16
     policy.set_weights(trainer.policy_weights(), rounds + 1)
     return float(world.collect(policy, rng).episode_return.mean())
 
