@@ -135,13 +135,13 @@ class Recall:
     spec = BehaviorSpec(CONTEXT, LEFT_OR_RIGHT)
     steps, rows = 8, 2_048
 
-    def __init__(self, forgets: bool = False) -> None:
-        self.forgets = forgets
+    def __init__(self, forgets: bool = False, latest: int = steps - 2) -> None:
+        self.forgets, self.latest = forgets, latest
 
     def collect(self, policy: Policy, rng: np.random.Generator) -> TrajectoryBatch:
         """Episodes begin and end together; the trajectories of an episode follow each other."""
         n, steps = self.rows // self.steps, self.steps
-        cue, time = rng.integers(0, 2, n), rng.integers(0, self.steps - 1, n)
+        cue, time = rng.integers(0, 2, n), rng.integers(0, self.latest + 1, n)
         obs = np.zeros((n, steps, 3), np.float32)
         obs[np.arange(n), time, 0] = 2.0 * cue - 1.0
         obs[:, -1, 1] = 1.0

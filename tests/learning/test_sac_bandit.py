@@ -189,16 +189,16 @@ MEMORY = {"memory": {"sequence_length": 8, "memory_size": 32}}
 def test_remembers(seed):
     """C66: the cue comes in one trajectory and the answer in the next; guessing earns 0.5. A sequence, from whose start on the
     critics remember, must reach from one to the other."""
-    assert learn(Recall(), 12, seed, MEMORY) > 0.9
+    assert learn(Recall(latest=0), 12, seed, MEMORY) > 0.9
 
 
 @pytest.mark.learning
 def test_cannot_remember_without_a_memory():
     """Negative control: guessing."""
-    assert learn(Recall(), 12) < 0.65
+    assert learn(Recall(latest=0), 12) < 0.65
 
 
 @pytest.mark.learning
 def test_critics_cannot_remember_what_came_before_their_sequence():
     """Negative control: with sequences of 4 no critic has ever seen the cue of what it values."""
-    assert learn(Recall(), 12, network={"memory": {"sequence_length": 4, "memory_size": 32}}) < 0.65
+    assert learn(Recall(latest=0), 12, network={"memory": {"sequence_length": 4, "memory_size": 32}}) < 0.65
