@@ -10,7 +10,8 @@ from raytrain.config_text import network_layers
 from raytrain.plan import Plan
 from trainers.architecture import Architecture, ImageInput, VectorInput
 from trainers.networks import body_width
-from trainers.settings import NetworkSettings, SACSettings
+from trainers.settings import NetworkSettings, PPOSettings, SACSettings
+from trainers.signal_settings import GAILSettings, ModelSignalSettings, OwnSignalSettings
 from trainers.trajectory import row_bytes
 
 _SPACES = {"box": "Box", "discrete": "Discrete", "multi_discrete": "MultiDiscrete", "multi_binary": "MultiBinary"}
@@ -28,6 +29,8 @@ def startup_rows(plan: Plan) -> list[tuple[str, str]]:
     rows.append(("network", _network(plan, arch)))
     rows.append(("memory", _memory(plan, arch)))
     rows.append(("acting", plan.policy().engine))
+    if plan.settings.trainer_type != "bc":
+        rows += _reward_signals(plan.settings)
     if isinstance(plan.settings, SACSettings):
         rows.append(("replay buffer", _replay(plan)))
     if arch.images and plan.settings.trainer_type != "bc":
@@ -177,6 +180,30 @@ def _replay(plan: Plan) -> str:
     hyper = plan.settings.hyperparameters
     saved = "saved with each checkpoint" if hyper.save_replay_buffer else "not saved (save_replay_buffer)"
     return f"{hyper.buffer_size:,} frames, {_bytes(plan.replay_bytes())} in the trainer, {saved}"
+
+
+def _reward_signals(settings: PPOSettings | SACSettings) -> list[tuple[str, str]]:
+    """What the agent is paid for, and what it imitates besides."""
+    rows = []
+    for name, signal in settings.reward_signals.active().items():
+        text = f"× {signal.strength:g}, discount {signal.gamma:g}" if signal.strength else "shown, not learnt from (strength 0)"
+        if isinstance(signal, ModelSignalSettings):
+            network = signal.network_settings
+            text += f", learning rate {signal.learning_rate:g}, {network.num_layers} × {network.hidden_units} {network.activation}"
+        if isinstance(signal, GAILSettings):
+            text += f", demonstrations {_short(signal.demo_path)}"
+        if isinstance(signal, OwnSignalSettings):
+            text += f", {signal.signal}"
+        rows.append((f"reward {name}", text))
+    cloning = settings.behavioral_cloning
+    if cloning is not None:
+        until = f", falling to 0 over {cloning.steps:,} agent steps" if cloning.steps else ""
+        rows.append(("cloning", f"× {cloning.strength:g} of the learning rate{until}, demonstrations {_short(cloning.demo_path)}"))
+    return rows
+
+
+def _short(path: str) -> str:
+    return path.rpartition("/")[2] or path
 
 
 def _rows_of_images(plan: Plan, arch: Architecture) -> list[tuple[str, str]]:

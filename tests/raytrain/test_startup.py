@@ -16,6 +16,7 @@ from envs.toy import ACTION_SPACES
 from raytrain.plan import Plan
 from raytrain.startup import startup_rows
 from trainers.settings import (
+    BCSettings,
     BehaviorSettings,
     MemorySettings,
     NetworkSettings,
@@ -63,11 +64,31 @@ def seen(observation: spaces.Space, settings: BehaviorSettings | None = None) ->
 def test_the_whole_table() -> None:
     """C65: a line per item, in this order."""
     table = rows(ACTION_SPACES["discrete"], network(hidden_units=64, normalize=True))
-    assert list(table) == ["observation obs", "action", "distribution", "mapping", "mask", "network", "memory", "acting"]
+    assert list(table) == ["observation obs", "action", "distribution", "mapping", "mask", "network", "memory", "acting", "reward extrinsic"]
     assert table["observation obs"] == "Box (3,) float32 → 3 numbers, normalised"
     assert table["network"] == "2 × 64 swish, actor and critic apart, float32"
     assert (table["mask"], table["memory"]) == ("none", "none")
     assert table["acting"].startswith("NumPy")
+
+
+def test_rewards_and_what_is_imitated() -> None:
+    """What pays and how much, in the order of the value heads; offline cloning has none."""
+    signals = {
+        "extrinsic": {"strength": 0.0}, "rnd": {"strength": 0.5, "gamma": 0.9, "learning_rate": 1e-5}, "gail": {"demo_path": "/demos/expert.safetensors"},
+        "own": {"faster": {"signal": "faster:Faster", "strength": 0.1}},
+    }
+    cloning = {"demo_path": "/demos/expert.safetensors", "strength": 0.5, "steps": 10_000}
+    settings = PPOSettings.model_validate({"reward_signals": signals, "behavioral_cloning": cloning})
+    table = rows(ACTION_SPACES["discrete"], settings)
+    assert {name: text for name, text in table.items() if name.startswith(("reward", "cloning"))} == {
+        "reward extrinsic": "shown, not learnt from (strength 0)",
+        "reward rnd": "× 0.5, discount 0.9, learning rate 1e-05, 2 × 64 swish",
+        "reward gail": "× 1, discount 0.99, learning rate 0.0003, 2 × 64 swish, demonstrations expert.safetensors",
+        "reward faster": "× 0.1, discount 0.99, faster:Faster",
+        "cloning": "× 0.5 of the learning rate, falling to 0 over 10,000 agent steps, demonstrations expert.safetensors",
+    }
+    assert rows(ACTION_SPACES["discrete"], SACSettings())["reward extrinsic"] == "× 1, discount 0.99"
+    assert not [name for name in rows(ACTION_SPACES["discrete"], BCSettings(demo_path="expert.safetensors")) if name.startswith("reward")]
 
 
 def test_the_whole_table_of_images_with_a_memory() -> None:
@@ -81,7 +102,7 @@ def test_the_whole_table_of_images_with_a_memory() -> None:
     table = rows(ACTION_SPACES["discrete"], settings, observation, agents=64, num_envs=64, env_options=EnvOptions(2, 3))
     assert list(table) == [
         "observation camera", "observation speed", "preprocessing", "action", "distribution", "mapping", "mask", "network", "memory", "acting",
-        "trajectories", "buffer",
+        "reward extrinsic", "trajectories", "buffer",
     ]
     assert table["preprocessing"] == (
         "each action for 3 steps of the environment, rewards summed up; the newest 2 observations together, on a new first axis, oldest first"
