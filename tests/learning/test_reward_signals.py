@@ -5,10 +5,12 @@ from __future__ import annotations
 import gymnasium as gym
 import numpy as np
 import pytest
+from gymnasium import spaces
 
 import raytrain
 from envs.demonstrations import Demonstrations, write_demonstrations
 from envs.gymnasium_env import probe_spec
+from envs.toy import ACTION_SPACES
 
 pytestmark = pytest.mark.learning
 
@@ -95,3 +97,62 @@ def test_cloning_ten_episodes(tmp_path, trainer_type):
     assert run(tmp_path, 40_000, **settings) >= 0.9 * expert
     falling = demonstrations(tmp_path / "d.safetensors", lambda x: 0, episodes=20)
     assert run(tmp_path / "left", 40_000, **settings) < 1.5 * falling
+
+
+class TwoStates(gym.Env):
+    """Two states in turn, whatever is done. With `coin`, half of the actions change the state, but one in four times the others do.
+
+    Args:
+        actions: name of a space in `envs.toy.ACTION_SPACES`.
+    """
+
+    observation_space = spaces.Discrete(2)
+
+    def __init__(self, actions: str = "discrete", coin: bool = False) -> None:
+        self.action_space, self._coin = ACTION_SPACES[actions], coin
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self._state, self._steps = 0, 0
+        return self._state, {}
+
+    def step(self, action):
+        change = (int(action) > 1) ^ (self.np_random.integers(4) == 0) if self._coin else True
+        self._state, self._steps = self._state ^ int(change), self._steps + 1
+        return self._state, 0.0, False, self._steps == 50, {}
+
+
+def intrinsic_rewards(tmp_path, signal: str, tag: str, **kwargs) -> list[float]:
+    """Of an episode, for each 500 agent steps of 5,000, 20 optimizer steps of the model in each."""
+    sums: list[float] = []
+    config = {
+        "env": f"{__name__}:TwoStates", "env_kwargs": kwargs,
+        "behaviors": {"TwoStates": {
+            "hyperparameters": {"buffer_size": 100, "batch_size": 50, "num_epoch": 2, "learning_rate": 1e-4, "beta": 0.1},
+            "network_settings": {"hidden_units": 16, "num_layers": 1}, "time_horizon": 20, "max_steps": 5000, "summary_freq": 500,
+            "reward_signals": {signal: {"learning_rate": 1e-3}},
+        }},
+        "env_settings": {"num_envs": 5},
+    }
+    raytrain.train(config, local=True, seed=1, results_dir=tmp_path, run_id="run", on_summary=lambda s: sums.append(s.values[tag]))
+    assert len(sums) == 10 and np.isfinite(sums).all(), sums
+    return sums
+
+
+@pytest.mark.parametrize("actions", ["box_asymmetric", "discrete", "multi_discrete"])
+def test_curiosity_ends_where_all_is_foreseen(tmp_path, actions):
+    """C103: in a deterministic world of two states, rewards of the last 500 agent steps are less than a tenth of the first ones."""
+    paid = intrinsic_rewards(tmp_path, "curiosity", "Policy/Curiosity Reward", actions=actions)
+    assert 0.0 < paid[-1] < 0.1 * paid[0], paid
+
+
+def test_curiosity_stays_where_chance_decides(tmp_path):
+    """The control of the test above: what an action does to the two states cannot be foreseen for certain, and that keeps paying."""
+    foreseen, chance = (intrinsic_rewards(tmp_path / str(coin), "curiosity", "Policy/Curiosity Reward", coin=coin) for coin in (False, True))
+    assert np.mean(chance[-3:]) > 3 * np.mean(foreseen[-3:]), (chance, foreseen)
+
+
+def test_what_is_known_is_no_news_even_where_chance_decides(tmp_path):
+    """RND pays for states, not for surprise: both are known soon."""
+    paid = intrinsic_rewards(tmp_path, "rnd", "Policy/RND Reward", coin=True)
+    assert 0.0 < paid[-1] < 0.1 * paid[0], paid
