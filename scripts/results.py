@@ -35,41 +35,46 @@ POINTS = 60  # of a curve that is kept
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--files", nargs="+", default=FILES, metavar="NAME", help="names in yaml/, such as sac/Pendulum (default: all)")
+    parser.add_argument("--set", action="append", default=[], metavar="a.b.c=VALUE", help="as that of raytrain train; with --label")
+    parser.add_argument("--label", help="what --set makes of the one file of --files, such as 'without curiosity': a row of its own")
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--json", type=Path, default=ROOT / "docs" / "results.json")
     parser.add_argument("--from-json", action="store_true", help="run nothing: the page and the curves from the JSON file")
     parser.add_argument("--from-run", type=Path, metavar="FOLDER", help="run nothing: add the finished run in FOLDER to the one file of --files")
     options = parser.parse_args()
-    if options.from_run is not None and len(options.files) != 1:
-        parser.error("--from-run needs --files with one name")
+    if (options.from_run is not None or options.label) and len(options.files) != 1:
+        parser.error("--from-run and --label need --files with one name")
+    if bool(options.set) != bool(options.label):
+        parser.error("--set and --label go together")
     data = json.loads(options.json.read_text()) if options.json.exists() else {"runs": {}}
     if not options.from_json:
         data["machine"] = f"{platform.processor() or platform.machine()}, {os.cpu_count()} cores, {platform.system()}"
         data["versions"] = {p: version(p) for p in ("ray", "tensorflow", "numpy", "gymnasium")} | {"python": platform.python_version()}
         for name in options.files:
             if options.from_run is None:
-                run_all(name, options.seeds, data, options.json)
+                run_all(name, options.set, options.label, options.seeds, data, options.json)
             else:
                 add(name, options.from_run, data)
     write(data, options.json, options.files)
     return 0
 
 
-def run_all(name: str, seeds: int, data: dict[str, Any], path: Path) -> None:
+def run_all(name: str, sets: list[str], label: str | None, seeds: int, data: dict[str, Any], path: Path) -> None:
     """All seeds of one file; results are on disk after each."""
-    runs = []
+    runs, key = [], f"{name} {label}" if label else name
     for seed in range(1, seeds + 1):
-        run = train(name, seed)
+        run = train(name, seed, sets)
         runs.append(run)
-        print(json.dumps({"file": name, **{k: v for k, v in run.items() if k != "curve"}}), flush=True)
-        data["runs"][name] = runs
+        print(json.dumps({"file": key, **{k: v for k, v in run.items() if k != "curve"}}), flush=True)
+        data["runs"][key] = runs
         write(data, path, (name,))
 
 
-def train(name: str, seed: int) -> dict[str, Any]:
-    """One run of ``yaml/<name>.yaml``: what its status says, its curve, and the wall time from process start to end."""
+def train(name: str, seed: int, sets: list[str]) -> dict[str, Any]:
+    """One run of ``yaml/<name>.yaml`` with `sets`: what its status says, its curve, and the wall time from process start to end."""
     with tempfile.TemporaryDirectory() as folder:
         words = [sys.executable, str(ROOT / "scripts" / "train.py"), str(ROOT / "yaml" / f"{name}.yaml")]
+        words += [word for item in sets for word in ("--set", item)]
         started = time.monotonic()
         done = subprocess.run([*words, "--seed", str(seed), "--results-dir", folder, "--run-id", "run"], capture_output=True, text=True, check=False)
         wall_s = time.monotonic() - started
@@ -111,13 +116,16 @@ def write(data: dict[str, Any], path: Path, names: tuple[str, ...]) -> None:
     path.with_suffix(".md").write_text(page(data), encoding="utf-8")
     if find_spec("matplotlib"):
         for name in names:
-            runs = [run for run in data["runs"].get(name, []) if run.get("curve")]
-            if runs:
-                draw(name, runs, path.parent / "images" / f"{name.replace('/', '-').lower()}.png")
+            curves = [
+                (f"{key.partition(' ')[2]} seed {run['seed']}".strip(), run["curve"])
+                for key, runs in data["runs"].items() if key.partition(" ")[0] == name for run in runs if run.get("curve")
+            ]
+            if curves:
+                draw(name, curves, path.parent / "images" / f"{name.replace('/', '-').lower()}.png")
 
 
-def draw(name: str, runs: list[dict[str, Any]], path: Path) -> None:
-    """Training returns of all seeds over agent steps."""
+def draw(name: str, curves: list[tuple[str, list[tuple[int, float]]]], path: Path) -> None:
+    """Training returns of all seeds over agent steps; variants of a file (with a label) are dotted."""
     import matplotlib
 
     matplotlib.use("Agg")
@@ -125,8 +133,8 @@ def draw(name: str, runs: list[dict[str, Any]], path: Path) -> None:
     from matplotlib.ticker import EngFormatter
 
     figure, axes = pyplot.subplots(figsize=(7.2, 3.4), dpi=110, layout="constrained")
-    for run in runs:
-        axes.plot(*zip(*run["curve"], strict=True), linewidth=1.8, label=f"seed {run['seed']}")
+    for label, curve in curves:
+        axes.plot(*zip(*curve, strict=True), linewidth=1.8, linestyle="-" if label.startswith("seed") else ":", label=label)
     goal = settings(name).get("stop", {}).get("reward")
     if goal is not None:
         axes.axhline(goal, color="0.4", linewidth=1.0, linestyle="--", label=f"stop.reward {goal:g}")
@@ -159,8 +167,9 @@ def page(data: dict[str, Any]) -> str:
     ]
     for name, runs in data["runs"].items():
         steps, wall, value = ([r[k] for r in runs] for k in ("agent_steps", "wall_s", "mean_return"))
+        name, _, label = name.partition(" ")
         lines.append(
-            f"| [{name}](../yaml/{name}.yaml) | {settings(name).get('stop', {}).get('reward', '–')} "
+            f"| [{name}](../yaml/{name}.yaml){' ' + label if label else ''} | {settings(name).get('stop', {}).get('reward', '–')} "
             f"| {sum(r['goal_reached'] for r in runs)} of {len(runs)} seeds | {_spread(steps, 0)} | {_spread(wall, 0)} | {_spread(value, 1)} |"
         )
     return "\n".join(lines) + "\n"
