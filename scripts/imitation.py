@@ -21,9 +21,15 @@ from pathlib import Path
 from statistics import mean, stdev
 from typing import Any
 
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))
+
+import gymnasium
 import numpy as np
 
-ROOT = Path(__file__).resolve().parent.parent
+from envs.demonstrations import read_demonstrations
+from raytrain import load_policy
+
 BEGIN, END = "<!-- table of scripts/imitation.py -->", "<!-- end of the table -->"
 EPISODES = 100
 """Of each policy afterwards; their seeds are far from those of training."""
@@ -112,10 +118,6 @@ def raytrain(*words: Any) -> None:
 
 def evaluate(path: Path, env_id: str, which: str) -> dict[str, float]:
     """Mean and standard deviation of the returns of `EPISODES` episodes, most likely actions."""
-    import gymnasium
-
-    from raytrain import load_policy
-
     policy, env, returns = load_policy(path, which=which), gymnasium.make(env_id), []
     for episode in range(EPISODES):
         obs, over, total = env.reset(seed=1_000_000 + episode)[0], False, 0.0
@@ -129,8 +131,6 @@ def evaluate(path: Path, env_id: str, which: str) -> dict[str, float]:
 
 def demonstrated(path: Path) -> dict[str, Any]:
     """What the demonstrations hold."""
-    from envs.demonstrations import read_demonstrations
-
     found = read_demonstrations(path)
     return {"episodes": found.episodes, "rows": found.rows, "mean": round(float(np.mean(found.episode_return)), 1)}
 
