@@ -30,13 +30,14 @@ class LoadedPolicy:
     Attributes:
         spec: what it observes and does.
         version, agent_steps: of the checkpoint.
+        policy: what acts; its actions are those of policy space (continuous ones in [-1, 1], choices from 0), which `act` maps to the environment's.
     """
 
     def __init__(self, spec: BehaviorSpec, policy: Policy, agent_steps: int, seed: int | None = None) -> None:
         self.spec = spec
         self.version = policy.version
         self.agent_steps = agent_steps
-        self._policy = policy
+        self.policy = policy
         self._masks = MaskInput(spec.action)
         self._rng = np.random.default_rng(seed)
 
@@ -72,7 +73,7 @@ class LoadedPolicy:
             ValueError: an observation of another shape (named, with the shape that is expected), a mask that is missing or does not
                 fit, or `first` missing for a policy that remembers.
         """
-        if first is None and self._policy.architecture.memory is not None:
+        if first is None and self.policy.architecture.memory is not None:
             raise ValueError(
                 "Expected first=True at the first step of an episode and first=False at all others, since this policy remembers earlier "
                 f"steps; received None. One episode:\n{_LOOP}"
@@ -82,7 +83,7 @@ class LoadedPolicy:
         batch, n = read_observations(self.spec, obs, hints.pop() if len(hints) == 1 else None)
         mask = self._masks.read(action_mask, obs, n)
         slots, begins = (None, None) if first is None and agent_id is None else _agents(first, agent_id, n)
-        output = self._policy.act(batch, self._rng, deterministic, mask, with_entropy=False, agent_id=slots, first=begins)
+        output = self.policy.act(batch, self._rng, deterministic, mask, with_entropy=False, agent_id=slots, first=begins)
         actions = to_env_actions(self.spec.action, output.actions)
         if n is None:
             return env_action_rows(self.spec.action, actions)[0]

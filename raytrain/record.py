@@ -113,7 +113,7 @@ def _run(
     loaded: LoadedPolicy, env: BatchedEnv, name: str, episodes: int, rng: np.random.Generator, deterministic: bool,
     recorder: EpisodeRecorder, after_episode: Callable[[EpisodeRecorder], None],
 ) -> None:
-    policy = loaded._policy  # its actions in policy space, which a demonstration holds; LoadedPolicy maps them to the environment's
+    policy = loaded.policy
     recorder.discard()
     env.reset()
     while True:
