@@ -17,6 +17,7 @@ from typing import Any
 import ray
 from ray.util.queue import Full, _QueueActor
 
+from raytrain.backends import trainer_name
 from raytrain.errors import RunFault
 from raytrain.messages import QUEUE_CAPACITY, Header, ManagerStatus, PolicyMessage
 from raytrain.plan import Plan, Start, build_env_manager, build_trainer_loop
@@ -121,8 +122,8 @@ class RemoteSink:
         self._exchange = exchange
         self._stopping = stopping
         self._handoff: queue.Queue[Item] = queue.Queue(maxsize=1)
-        self.sent: dict[str, int] = {}
-        """Behavior -> agent steps that are in the queue or were taken from it."""
+        self.sent = 0
+        """Agent steps that are in the queue or were taken from it."""
         self._worker = _Worker("ship", self._ship)
 
     def put(self, header: Header, batch: TrajectoryBatch, timeout_s: float) -> bool:
@@ -147,7 +148,7 @@ class RemoteSink:
             while not ray.get(self._exchange.offer.remote(item, _SLICE_S), timeout=CALL_TIMEOUT_S):
                 if self._stopping.is_set():
                     return
-            self.sent[header.behavior] = header.agent_steps
+            self.sent = header.agent_steps
             self._handoff.task_done()
 
 
@@ -286,17 +287,17 @@ class _LoopActor:
 class EnvManagerActor(_LoopActor):
     """An env manager on Ray."""
 
-    def __init__(self, plan: Plan, index: int, exchange: ray.actor.ActorHandle, state: dict | None) -> None:
-        super().__init__(plan.managers[index])
-        self._plan, self._index, self._exchange, self._state = plan, index, exchange, state
+    def __init__(self, plans: list[Plan], index: int, exchanges: dict[str, ray.actor.ActorHandle], state: dict | None) -> None:
+        super().__init__(plans[0].managers[index])
+        self._plans, self._index, self._exchanges, self._state = plans, index, exchanges, state
 
     def _loop(self) -> None:
         from threadpoolctl import threadpool_limits
 
         threadpool_limits(1)  # a core per env manager: BLAS threads would fight the trainer for its own
-        source = RemotePolicySource(self._exchange)
-        self._sink = RemoteSink(self._exchange, self._stopping)
-        manager = build_env_manager(self._plan, self._index, source, self._sink, self._state, self._stopping.is_set)
+        sources = {behavior: RemotePolicySource(exchange) for behavior, exchange in self._exchanges.items()}
+        self._sinks = {behavior: RemoteSink(exchange, self._stopping) for behavior, exchange in self._exchanges.items()}
+        manager = build_env_manager(self._plans, self._index, sources, self._sinks, self._state, self._stopping.is_set)
         self._component = manager
         manager.start()
         try:
@@ -318,9 +319,10 @@ class EnvManagerActor(_LoopActor):
         self._join(timeout_s)
         if self._component is None:
             return self.poll()
-        self._sink.flush(1.0)
+        for sink in self._sinks.values():
+            sink.flush(1.0)
         report = self.poll()
-        unshipped = {b: n - self._sink.sent.get(b, 0) for b, n in report.status.produced.items()}
+        unshipped = {b: n - self._sinks[b].sent for b, n in report.status.produced.items()}
         return replace(report, status=replace(report.status, unshipped=unshipped))
 
 
@@ -328,7 +330,7 @@ class TrainerActor(_LoopActor):
     """A trainer on Ray."""
 
     def __init__(self, plan: Plan, start: Start, exchange: ray.actor.ActorHandle) -> None:
-        super().__init__(f"trainer of {plan.behavior}")
+        super().__init__(trainer_name(plan.behavior))
         self._plan, self._begin, self._exchange = plan, start, exchange
 
     def _loop(self) -> None:
@@ -344,6 +346,11 @@ class TrainerActor(_LoopActor):
         """Status, events since the last call, and fault; quick."""
         loop = self._component
         return Report(loop.status() if loop else None, loop.drain_events() if loop else [], self._fault)
+
+    def save(self) -> None:
+        """Ask for a checkpoint, which comes among the events."""
+        if self._component is not None:
+            self._component.request_save()
 
     def stop(self, timeout_s: float) -> Report:
         """End the loop after the update it is in, with a last checkpoint among the events.

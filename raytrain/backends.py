@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -16,7 +16,7 @@ from raytrain.errors import RunFault
 from raytrain.messages import ManagerStatus
 from raytrain.plan import Plan, Start, build_env_manager, build_trainer_loop
 from raytrain.queues import LocalExchange
-from raytrain.trainer_loop import TrainerLoop, TrainerStatus
+from raytrain.trainer_loop import CheckpointDue, TrainerLoop, TrainerStatus
 
 
 @dataclass(slots=True)
@@ -25,21 +25,21 @@ class News:
 
     Attributes:
         events: summaries, finished episodes and checkpoints, in order.
-        trainer: the trainer's status; None while it starts.
+        trainers: behavior -> its trainer's status, once it has started.
         managers: status of the env managers that have one.
         starting: what is still starting, for people.
-        fault: what the trainer died of while everything was being stopped.
+        fault: what a trainer died of while everything was being stopped.
     """
 
     events: list[Any] = field(default_factory=list)
-    trainer: TrainerStatus | None = None
+    trainers: dict[str, TrainerStatus] = field(default_factory=dict)
     managers: list[ManagerStatus] = field(default_factory=list)
     starting: list[str] = field(default_factory=list)
     fault: RunFault | None = None
 
 
 class Backend(Protocol):
-    """Where env managers and the trainer live. Faults of theirs are raised by `poll`."""
+    """Where env managers and trainers live. Faults of theirs are raised by `poll`."""
 
     def start(self) -> None:
         """Make everything and set it going; may return before it goes."""
@@ -50,28 +50,37 @@ class Backend(Protocol):
     def interrupt(self) -> None:
         """A signal has come (called from its handler): leave off what can be left off, so that the next `poll` returns soon."""
 
+    def request_save(self, behaviors: Iterable[str]) -> None:
+        """Ask these trainers for a checkpoint, which comes as an event of one of the next polls."""
+
     def manager_states(self) -> dict[str, dict]:
         """Random-number state of each env manager by name, for a checkpoint; the last known one of those that do not answer."""
 
     def timers(self) -> dict[str, dict]:
-        """Timer trees by component."""
+        """Timer trees by component: of the trainers (`trainer_name`) and the env managers."""
 
     def stop(self, keep_waiting: Callable[[], bool]) -> News:
-        """Stop env managers, then the trainer with a last checkpoint; the last news. Ends everything it started.
+        """Stop env managers, then the trainers with a last checkpoint each; the last news. Ends everything it started.
 
         Args:
-            keep_waiting: asked about every second while the trainer is in its last update; False gives up on it.
+            keep_waiting: asked about every second while a trainer is in its last update; False gives up on it.
         """
 
 
-class LocalBackend:
-    """Everything in this process and one thread, in lock-step: rounds of the managers, then the trainer, and so on."""
+def trainer_name(behavior: str) -> str:
+    """What the trainer of a behavior is called in timers and messages."""
+    return f"trainer of {behavior}"
 
-    def __init__(self, plan: Plan, start: Start, manager_states: list[dict] | None = None) -> None:
-        self._plan, self._start, self._states = plan, start, manager_states
-        self._loop: TrainerLoop | None = None
+
+class LocalBackend:
+    """Everything in this process and one thread, in lock-step: rounds of the managers, then the trainers, and so on."""
+
+    def __init__(self, plans: Sequence[Plan], starts: Mapping[str, Start], manager_states: list[dict] | None = None) -> None:
+        self._plans, self._starts, self._states = list(plans), dict(starts), manager_states
+        self._loops: dict[str, TrainerLoop] = {}
         self._managers: list[EnvManager] = []
         self._blas: threadpool_limits | None = None
+        self._is_made = False
 
     def start(self) -> None:
         self._blas = threadpool_limits(1)  # as in an env manager's own process: small products are faster and the same bytes
@@ -79,16 +88,19 @@ class LocalBackend:
             self._make()
 
     def _make(self) -> None:
-        exchange = LocalExchange(capacity=sys.maxsize)  # one thread: a full queue could never be emptied
-        self._loop = build_trainer_loop(self._plan, self._start, exchange, exchange)
-        for i in range(len(self._plan.managers)):
+        exchanges = {p.behavior: LocalExchange(capacity=sys.maxsize) for p in self._plans}  # one thread: a full queue could never be emptied
+        for plan in self._plans:
+            exchange = exchanges[plan.behavior]
+            self._loops[plan.behavior] = build_trainer_loop(plan, self._starts[plan.behavior], exchange, exchange)
+        for i in range(len(self._plans[0].managers)):
             state = self._states[i] if self._states else None
-            self._managers.append(build_env_manager(self._plan, i, exchange, exchange, state))
-        exchange.publish(self._plan.first_message(self._start))
-        self._start = None  # a loaded replay buffer may be part of it
-        self._loop.request_save()
+            self._managers.append(build_env_manager(self._plans, i, exchanges, exchanges, state))
+        for plan in self._plans:
+            exchanges[plan.behavior].publish(plan.first_message(self._starts.pop(plan.behavior)))  # a loaded replay buffer may be part of it
+        self.request_save(self._loops)
         for manager in self._managers:
             manager.start()
+        self._is_made = True
 
     def poll(self, timeout_s: float) -> News:
         with self._faults():
@@ -97,12 +109,13 @@ class LocalBackend:
                 while manager.advance(0.0):
                     if time.monotonic() > deadline:  # a slow env: the rest of the round next time, nothing else depends on it
                         return self._news()
-            self._loop.advance(0.0)
+            for loop in self._loops.values():
+                loop.advance(0.0)
         return self._news()
 
     def interrupt(self) -> None:
-        if self._loop is not None:
-            self._loop.request_stop()  # it may owe updates for minutes, all in one turn
+        for loop in self._loops.values():
+            loop.request_stop()  # it may owe updates for minutes, all in one turn
 
     @contextmanager
     def _faults(self) -> Iterator[None]:
@@ -111,21 +124,32 @@ class LocalBackend:
         except Exception as error:
             raise RunFault.of("local run", error) from error
 
+    def request_save(self, behaviors: Iterable[str]) -> None:
+        for behavior in behaviors:
+            self._loops[behavior].request_save()
+
     def manager_states(self) -> dict[str, dict]:
         return {m.name: m.state() for m in self._managers}
 
     def timers(self) -> dict[str, dict]:
-        return {"trainer": self._loop.timers.tree(), **{m.name: m.timers.tree() for m in self._managers}}
+        return {**{trainer_name(b): loop.timers.tree() for b, loop in self._loops.items()}, **{m.name: m.timers.tree() for m in self._managers}}
 
     def stop(self, keep_waiting: Callable[[], bool]) -> News:
-        if self._loop is not None:  # otherwise it never got going
-            self._loop.finish()
+        if self._is_made:  # otherwise it never got going
+            for loop in self._loops.values():
+                loop.finish()
         with self._faults():
             for manager in self._managers:
                 manager.close()
         if self._blas is not None:
             self._blas.restore_original_limits()
-        return self._news() if self._loop is not None else News()
+        return self._news() if self._is_made else News()
 
     def _news(self) -> News:
-        return News(self._loop.drain_events(), self._loop.status(), [m.status() for m in self._managers])
+        events = [event for loop in self._loops.values() for event in loop.drain_events()]
+        due = {event.behavior for event in events if isinstance(event, CheckpointDue)}
+        for behavior, loop in self._loops.items():
+            if due and behavior not in due:  # at the same moment, so that a run that is resumed is the same one
+                loop.save()
+                events += loop.drain_events()
+        return News(events, {b: loop.status() for b, loop in self._loops.items()}, [m.status() for m in self._managers])

@@ -136,25 +136,33 @@ def _unused(plan: Plan, arch: Architecture) -> list[str]:
     return found
 
 
-def check_memory(config: RunConfig, plan: Plan, here: bool) -> list[str]:
+def check_memory(config: RunConfig, plans: Sequence[Plan], here: bool) -> list[str]:
     """Refuse a buffer that there is no memory for, or a replay buffer that the running trajectories of all agents would fill.
 
     Args:
+        plans: of all behaviors.
         here: the trainer and all env managers will be on this machine; otherwise their memory is not known, and a warning is all
             there can be.
 
     Returns:
-        The warning, if there is one.
+        The warnings, if there are any.
 
     Raises:
         ConfigError: with both figures, and the ``buffer_size`` that fits.
     """
+    takes = {plan.behavior: plan.buffer_bytes() + len(plan.managers) * plan.collecting_bytes() for plan in plans}
+    free = psutil.virtual_memory().available
+    return [text for plan in plans for text in _check_memory(config, plan, here, free - sum(takes.values()) + takes[plan.behavior])]
+
+
+def _check_memory(config: RunConfig, plan: Plan, here: bool, free: int) -> list[str]:
+    """As `check_memory`, for one behavior, with what others leave free (bytes)."""
     size, agents = plan.settings.hyperparameters.buffer_size, len(plan.managers) * plan.agents
     off_policy = isinstance(plan.settings, SACSettings)
     if off_policy and size < 2 * agents:
         room = f"expected room for two frames of each of the {agents:,} agents, received buffer_size={size:,}"
         raise _buffer_error(config, plan, f"{room}; raise it to {2 * agents:,} or far more")
-    need, free = plan.buffer_bytes(), psutil.virtual_memory().available
+    need = plan.buffer_bytes()
     collecting = len(plan.managers) * plan.collecting_bytes()
     if need + collecting <= free:
         return []

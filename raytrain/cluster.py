@@ -7,7 +7,7 @@ import logging
 import os
 import socket
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,7 +17,7 @@ import ray
 from ray._private.utils import read_ray_address
 
 from raytrain.actors import EnvManagerActor, Exchange, Report, TrainerActor
-from raytrain.backends import News
+from raytrain.backends import News, trainer_name
 from raytrain.errors import ClusterError, RunFault
 from raytrain.plan import Plan, Start
 from raytrain.settings import DistributedSettings
@@ -85,25 +85,26 @@ def disconnect(connection: Connection) -> None:
         ray.shutdown()
 
 
-def check_resources(plan: Plan, settings: DistributedSettings) -> None:
+def check_resources(plans: Sequence[Plan], settings: DistributedSettings) -> None:
     """Refuse a run that the cluster can never hold.
 
     Raises:
         ClusterError: names what is needed and what there is.
     """
-    managers = len(plan.managers)
-    cpus = managers * settings.env_manager_cpus + settings.trainer_cpus
+    managers, trainers = len(plans[0].managers), len(plans)
+    cpus, gpus = managers * settings.env_manager_cpus + trainers * settings.trainer_cpus, trainers * settings.trainer_gpus
+    trainer_text = "trainer" if trainers == 1 else f"{trainers} trainers ×"
     total = ray.cluster_resources()
     have_cpus, have_gpus = total.get("CPU", 0.0), total.get("GPU", 0.0)
     if cpus > have_cpus:
         raise ClusterError(
             f"This run needs {_amount(cpus)} CPUs ({managers} env manager{'s' * (managers > 1)} × {_amount(settings.env_manager_cpus)} + "
-            f"trainer {_amount(settings.trainer_cpus)}), and the Ray cluster has {_amount(have_cpus)}. Lower "
+            f"{trainer_text} {_amount(settings.trainer_cpus)}), and the Ray cluster has {_amount(have_cpus)}. Lower "
             "distributed.num_env_managers or distributed.env_manager_cpus (0.5 is fine for simulators that mostly wait), or use a larger cluster."
         )
-    if settings.trainer_gpus > have_gpus:
+    if gpus > have_gpus:
         raise ClusterError(
-            f"This run needs {_amount(settings.trainer_gpus)} GPUs for the trainer, and the Ray cluster has {_amount(have_gpus)}. "
+            f"This run needs {_amount(gpus)} GPUs ({trainer_text} {_amount(settings.trainer_gpus)}), and the Ray cluster has {_amount(have_gpus)}. "
             "Set distributed.trainer_gpus to 0 to train on CPUs."
         )
     nodes = [n["Resources"] for n in ray.nodes() if n["Alive"]]
@@ -119,34 +120,46 @@ def is_one_machine() -> bool:
 
 
 class RayBackend:
-    """Env managers and trainer as Ray actors, one exchange between them."""
+    """Env managers and trainers as Ray actors, one exchange of each behavior between them."""
 
-    def __init__(self, plan: Plan, start: Start, settings: DistributedSettings, manager_states: list[dict] | None = None) -> None:
-        self._plan, self._start, self._settings, self._states = plan, start, settings, manager_states
+    def __init__(
+        self, plans: Sequence[Plan], starts: Mapping[str, Start], settings: DistributedSettings, manager_states: list[dict] | None = None
+    ) -> None:
+        self._plans, self._starts, self._settings, self._states = list(plans), dict(starts), settings, manager_states
+        self._managers = plans[0].managers
+        self._trainers = {trainer_name(plan.behavior): plan.behavior for plan in plans}
         self._actors: dict[str, Any] = {}
         self._pending: dict[str, ray.ObjectRef] = {}
         self._seen: dict[str, Any] = {}
-        self._exchange: Any = None
+        self._exchanges: dict[str, Any] = {}
         self._stopped = False
         self._last_states: dict[str, dict] = {}
         self._left_over: list[Any] = []  # events that came together with a fault
 
     def start(self) -> None:
-        plan, settings = self._plan, self._settings
-        # Each env manager keeps two calls open, the trainer two; room for as many again.
-        self._exchange = ray.remote(Exchange).options(num_cpus=0, max_concurrency=16 + 4 * len(plan.managers)).remote()
-        self._exchange.publish.remote(plan.first_message(self._start))
+        settings = self._settings
+        for plan in self._plans:
+            # Each env manager keeps two calls open, the trainer two; room for as many again.
+            exchange = ray.remote(Exchange).options(num_cpus=0, max_concurrency=16 + 4 * len(self._managers)).remote()
+            exchange.publish.remote(plan.first_message(self._starts[plan.behavior]))
+            self._exchanges[plan.behavior] = exchange
         make = ray.remote(EnvManagerActor).options(num_cpus=settings.env_manager_cpus, max_concurrency=4)
-        for index, name in enumerate(plan.managers):
+        for index, name in enumerate(self._managers):
             state = self._states[index] if self._states else None
-            self._actors[name] = make.remote(plan, index, self._exchange, state)
-        trainer = ray.remote(TrainerActor).options(
-            num_cpus=settings.trainer_cpus, num_gpus=settings.trainer_gpus, max_concurrency=4
-        )
-        self._actors["trainer"] = trainer.remote(plan, self._start, self._exchange)
-        self._start = None  # a loaded replay buffer may be part of it
+            self._actors[name] = make.remote(self._plans, index, self._exchanges, state)
+        for plan in self._plans:
+            trainer = ray.remote(TrainerActor).options(
+                num_cpus=settings.trainer_cpus, num_gpus=settings.trainer_gpus, max_concurrency=4
+            )
+            # What is started from may hold a replay buffer, so it is let go.
+            start = self._starts.pop(plan.behavior)
+            self._actors[trainer_name(plan.behavior)] = trainer.remote(plan, start, self._exchanges[plan.behavior])
         for actor in self._actors.values():
             actor.start.remote()
+
+    def request_save(self, behaviors: Iterable[str]) -> None:
+        for behavior in behaviors:
+            self._actors[trainer_name(behavior)].save.remote()
 
     def interrupt(self) -> None:
         """Nothing: the actors go on until `stop`, and `poll` never waits for them."""
@@ -179,8 +192,8 @@ class RayBackend:
         return self._described(news)
 
     def _described(self, news: News) -> News:
-        news.trainer = self._seen.get("trainer")
-        news.managers = [self._seen[m] for m in self._plan.managers if m in self._seen]
+        news.trainers = {behavior: self._seen[name] for name, behavior in self._trainers.items() if name in self._seen}
+        news.managers = [self._seen[m] for m in self._managers if m in self._seen]
         news.starting = [n for n in self._actors if n not in self._seen]
         return news
 
@@ -191,7 +204,7 @@ class RayBackend:
 
     def manager_states(self) -> dict[str, dict]:
         if not self._stopped:
-            states = self._ask([m for m in self._plan.managers if m in self._seen], "state")
+            states = self._ask([m for m in self._managers if m in self._seen], "state")
             self._last_states.update({n: s for n, s in states.items() if s is not None})
         return dict(self._last_states)
 
@@ -217,24 +230,28 @@ class RayBackend:
         news = News(events=self._left_over)
         try:
             self._collect(self._pending, 1.0, news)  # a poll that is under way carries events, too
-            stops = {n: self._actors[n].stop.remote(_MANAGERS_STOP_S) for n in self._plan.managers if n in self._actors}
+            stops = {n: self._actors[n].stop.remote(_MANAGERS_STOP_S) for n in self._managers if n in self._actors}
             self._collect(stops, _MANAGERS_STOP_S, news)
-            last = None
-            while "trainer" in self._seen:
-                # One call at a time: a large state takes its time to come, and asking again would make another copy of it.
-                last = last or self._actors["trainer"].stop.remote(1.0)
-                before = len(news.events)
-                if ray.wait([last], timeout=1.0)[0]:
-                    self._collect({"trainer": last}, 0.0, news)
-                    last = None
-                saved = any(isinstance(event, CheckpointDue) for event in news.events[before:])
-                if saved or news.fault is not None or not keep_waiting():
-                    break
+            self._stop_trainers([name for name in self._trainers if name in self._seen], keep_waiting, news)
         finally:
-            for actor in [*self._actors.values(), self._exchange]:
-                if actor is not None:
-                    ray.kill(actor)
+            for actor in [*self._actors.values(), *self._exchanges.values()]:
+                ray.kill(actor)
         return self._described(news)
+
+    def _stop_trainers(self, names: list[str], keep_waiting: Callable[[], bool], news: News) -> None:
+        """Each with its last checkpoint. One call at a time to each: a large state takes its time to come, and asking again would make
+        another copy of it."""
+        calls = {name: self._actors[name].stop.remote(1.0) for name in names}
+        while calls:
+            done, _ = ray.wait(list(calls.values()), num_returns=len(calls), timeout=1.0)
+            for name in [name for name, call in calls.items() if call in done]:
+                before = len(news.events)
+                self._collect({name: calls.pop(name)}, 0.0, news)
+                saved = any(isinstance(event, CheckpointDue) for event in news.events[before:])
+                if not saved and news.fault is None:
+                    calls[name] = self._actors[name].stop.remote(1.0)
+            if news.fault is not None or not keep_waiting():
+                break
 
     def _collect(self, calls: dict[str, ray.ObjectRef], timeout_s: float, news: News) -> None:
         """Take in what these calls answer in time; the trainer's fault is kept, an env manager's no longer matters."""
@@ -245,10 +262,10 @@ class RayBackend:
             try:
                 report = _answer(name, reference)
             except RunFault as fault:
-                news.fault = fault if name == "trainer" else news.fault
+                news.fault = fault if name in self._trainers else news.fault
                 continue
             self._take_in(name, report, news)
-            if name == "trainer" and report.fault is not None:
+            if name in self._trainers and report.fault is not None:
                 news.fault = report.fault
 
 

@@ -73,6 +73,7 @@ class Collector:
         self._position = np.zeros(num_slots, np.int64)  # next row to write
         self._start = np.zeros(num_slots, np.int64)  # first row of the running trajectory
         self._pending = np.zeros(num_slots, bool)  # acted, result not here yet
+        self._left_out = np.zeros(num_slots, bool)  # acted without a row, result not here yet
         self._episode = np.full(num_slots, -1, np.int64)
         self._return = np.zeros(num_slots, np.float64)
         self._length = np.zeros(num_slots, np.int64)
@@ -85,6 +86,8 @@ class Collector:
         self._next_episode = 0
         self.agent_steps = 0
         """Rows completed since construction."""
+        self.steps_left_out = 0
+        """Actions given since construction that leave no row."""
 
     @property
     def finished_rows(self) -> int:
@@ -121,17 +124,27 @@ class Collector:
         self._pending[at[0]] = True
         self._fill += 1
 
+    def leave_out(self, steps: DecisionSteps) -> None:
+        """Note that agents act without leaving a row; what follows from it is part of their episodes' returns and of nothing else.
+
+        Args:
+            steps: recorded already, and cut: nothing may run.
+        """
+        self._left_out[steps.agent_id] = True
+        self.steps_left_out += len(steps)
+
     def record_terminals(self, steps: TerminalSteps) -> None:
         """Complete the last row of agents whose episode ended and mark the end. An agent that never acted leaves no row."""
         if not len(steps):
             return
-        acted = self._pending[steps.agent_id]
+        pending = self._pending[steps.agent_id]
+        acted = pending | self._left_out[steps.agent_id]
         ids = steps.agent_id[acted]
         self._complete(ids, steps.reward[acted])
         self._finished_returns.append(self._return[ids].copy())
         self._finished_lengths.append(self._length[ids].copy())
-        terminated = steps.terminated[acted]
-        self._mark(ids, terminated, steps.truncated[acted] & ~terminated, steps, acted)
+        terminated = steps.terminated[pending]
+        self._mark(steps.agent_id[pending], terminated, steps.truncated[pending] & ~terminated, steps, pending)
         self._episode[steps.agent_id] = -1
         self._length[steps.agent_id] = 0
 
@@ -181,6 +194,7 @@ class Collector:
         lost = int((self._position - self._start).sum())
         self._position[:] = self._start
         self._pending[:] = False
+        self._left_out[:] = False
         self._episode[:] = -1
         self._length[:] = 0
         return lost
@@ -194,17 +208,22 @@ class Collector:
         # An agent that comes back without a terminal step left its trajectory unfinished: those rows are no trajectory.
         self._position[ids] = self._start[ids]
         self._pending[ids] = False
+        self._left_out[ids] = False
         self._episode[ids] = np.arange(self._next_episode, self._next_episode + len(ids))
         self._next_episode += len(ids)
         self._return[ids] = 0.0
         self._length[ids] = 0
 
     def _complete(self, ids: np.ndarray, reward: np.ndarray) -> None:
+        self._return[ids] += reward
+        self._length[ids] += 1
+        if self.steps_left_out:  # which most runs never have, so that the check per step costs nothing
+            with_row = self._pending[ids]
+            self._left_out[ids] = False
+            ids, reward = ids[with_row], reward[with_row]
         self._reward[self._index(ids)] = reward
         self._position[ids] += 1
         self._pending[ids] = False
-        self._return[ids] += reward
-        self._length[ids] += 1
         self.agent_steps += len(ids)
 
     def _mark(self, ids, terminated, truncated, steps: DecisionSteps | TerminalSteps, which: np.ndarray) -> None:

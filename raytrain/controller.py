@@ -6,9 +6,10 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from raytrain.backends import Backend, News
@@ -19,15 +20,33 @@ from raytrain.errors import RunFault, RunFolderError
 from raytrain.messages import Episodes, Notice
 from raytrain.plan import Plan
 from raytrain.run_folder import RunFolder
-from raytrain.snapshot import BehaviorSnapshot, Snapshot
+from raytrain.snapshot import Snapshot
 from raytrain.stats import Summary
-from raytrain.stop import StopConditions
+from raytrain.stop import RunStop
 from raytrain.trainer_loop import CheckpointDue, TrainerStatus
 
 _POLL_S = 0.2
 _STOP_S = 12.0  # so that a stop takes at most 15 s with everything around it
 _LEFT_S = 5.0  # how long a fault may be held back for a last checkpoint
 _STATUS_S = 5.0
+_SUMMED = ("agent_steps", "updates", "policy_updates", "max_steps")
+
+
+@dataclass(frozen=True)
+class BehaviorOutcome:
+    """How one behavior of a run ended.
+
+    Attributes:
+        mean_return: mean of the last episodes (``stop.episodes``, 100 by default), None before that many.
+        balance: agent steps that the ledger cannot explain; 0 unless a process died.
+    """
+
+    agent_steps: int
+    updates: int
+    policy_updates: int
+    mean_return: float | None
+    ledger: dict[str, int]
+    balance: int
 
 
 @dataclass(frozen=True)
@@ -37,20 +56,28 @@ class Outcome:
     Attributes:
         reason: sentence without a full stop.
         interrupted: by Ctrl-C or SIGTERM.
-        mean_return: mean of the last episodes (``stop.episodes``, 100 by default), None before that many.
-        balance: agent steps that the ledger cannot explain; 0 unless a process died.
+        env_steps: of all environments, as far as trainers know.
+        behaviors: behavior -> what became of it.
     """
 
     reason: str
     interrupted: bool
-    agent_steps: int
     env_steps: int
-    updates: int
-    policy_updates: int
-    mean_return: float | None
     elapsed_s: float
-    ledger: dict[str, int]
-    balance: int
+    behaviors: dict[str, BehaviorOutcome]
+
+    def results(self) -> dict[str, Any]:
+        """Plain values. Counters and the ledger are summed up over behaviors; the mean return is that of the only behavior, else None."""
+        each = list(self.behaviors.values())
+        ledger: Counter[str] = Counter()
+        for one in each:
+            ledger.update(one.ledger)
+        total = {key: sum(getattr(one, key) for one in each) for key in ("agent_steps", "updates", "policy_updates")}
+        return {
+            "reason": self.reason, "interrupted": self.interrupted, "env_steps": self.env_steps, "elapsed_s": self.elapsed_s, **total,
+            "mean_return": each[0].mean_return if len(each) == 1 else None, "ledger": dict(ledger),
+            "behaviors": {name: {k: v for k, v in asdict(one).items() if k != "balance"} for name, one in self.behaviors.items()},
+        }
 
 
 class Interrupts:
@@ -89,27 +116,30 @@ class Controller:
     """Drives a backend until something ends the run; writes summaries and checkpoints, tells the user.
 
     Args:
-        writers: objects with ``write(summary)`` and ``close()``.
+        plans: of all behaviors.
+        writers: behavior -> objects with ``write(summary)`` and ``close()``.
         resumed: counters of the checkpoint that the run continues from.
     """
 
     def __init__(
-        self, plan: Plan, backend: Backend, folder: RunFolder, store: CheckpointStore, console: Console, callbacks: Callbacks,
-        writers: list[Any], stop: StopConditions, resumed: dict[str, Any] | None = None,
+        self, plans: Sequence[Plan], backend: Backend, folder: RunFolder, store: CheckpointStore, console: Console, callbacks: Callbacks,
+        writers: Mapping[str, list[Any]], stop: RunStop, resumed: dict[str, Any] | None = None,
     ) -> None:
-        self._plan, self._backend, self._folder, self._store = plan, backend, folder, store
+        self._plans, self._backend, self._folder, self._store = {p.behavior: p for p in plans}, backend, folder, store
         self._console, self._callbacks, self._writers, self._stop = console, callbacks, writers, stop
         self._elapsed_before_s = (resumed or {}).get("elapsed_s", 0.0)
-        self._agent_steps_before = (resumed or {}).get("agent_steps", 0)
+        self._agent_steps_before = dict((resumed or {}).get("behaviors", {}))
         self._best_reward: float | None = (resumed or {}).get("best_reward")
         self._started_s = time.monotonic()
         self._status_s = 0.0
         self._said_stepping = False
         self._warned: set[str] = set()
         self._stopped = False
-        self._trainer: TrainerStatus | None = None
+        self._trainers: dict[str, TrainerStatus] = {}
         self._managers: list[Any] = []
-        self._saved: tuple[int, int] | None = None
+        self._due: dict[str, CheckpointDue] = {}  # parts of the next checkpoint
+        self._asked: set[str] = set()  # behaviors that were asked for theirs
+        self._saved: tuple[tuple[int, int], ...] | None = None
 
     def run(self) -> tuple[Outcome, dict[str, dict]]:
         """Start the backend and stay until the end; the outcome, and the timer trees by component.
@@ -137,7 +167,7 @@ class Controller:
             self._tell(news)
             if interrupts.name:
                 return f"interrupted ({interrupts.name})"
-            if self._trainer is not None and self._trainer.finished:
+            if len(self._trainers) == len(self._plans) and all(trainer.finished for trainer in self._trainers.values()):
                 return self._finished_reason()
             reason = self._stop.reason(self._elapsed_s)
             if reason:
@@ -145,12 +175,13 @@ class Controller:
             self._check_lock()
 
     def _finished_reason(self) -> str:
-        """Why the trainer is finished."""
-        return f"max_steps={self._plan.settings.max_steps:,} reached"
+        """Why the trainers are finished."""
+        return f"max_steps={' and '.join(dict.fromkeys(f'{plan.settings.max_steps:,}' for plan in self._plans.values()))} reached"
 
-    def _is_best(self, event: CheckpointDue) -> bool:
-        """Whether a checkpoint is better than all before it; noted."""
-        reward = event.snapshot.reward
+    def _is_best(self, parts: dict[str, CheckpointDue]) -> bool:
+        """Whether a checkpoint is better than all before it, by the mean over behaviors; noted."""
+        rewards = [event.snapshot.reward for event in parts.values()]
+        reward = None if None in rewards else sum(rewards) / len(rewards)
         if reward is None or (self._best_reward is not None and reward <= self._best_reward):
             return False
         self._best_reward = reward
@@ -167,7 +198,7 @@ class Controller:
         started = time.monotonic()
 
         def keep_waiting() -> bool:
-            self._console.waiting("the trainer's last update and checkpoint")
+            self._console.waiting("the trainer's last update and checkpoint" if len(self._plans) == 1 else "the trainers' last updates and checkpoints")
             return not interrupts.name or time.monotonic() - started < _STOP_S
 
         timers = self._backend.timers()
@@ -176,9 +207,12 @@ class Controller:
         self._handle(news)
         if news.fault is not None:
             raise news.fault
-        if news.trainer is not None and not any(isinstance(event, CheckpointDue) for event in news.events):
+        last = {event.behavior for event in news.events if isinstance(event, CheckpointDue)}
+        late = [behavior for behavior in news.trainers if behavior not in last]
+        if late:
             newest = [path.name for path in self._store.paths()][-1:]
-            self._console.warning(f"the trainer did not finish in time, so there is no last checkpoint; the newest is {newest or 'none'}")
+            who = "the trainer" if len(self._plans) == 1 else f"the trainer of {', '.join(late)}"
+            self._console.warning(f"{who} did not finish in time, so there is no last checkpoint; the newest is {newest or 'none'}")
         return timers
 
     def _save_what_is_left(self) -> None:
@@ -189,7 +223,7 @@ class Controller:
         deadline = time.monotonic() + _LEFT_S
         try:
             news = self._backend.stop(lambda: time.monotonic() < deadline)
-            self._trainer = news.trainer or self._trainer
+            self._trainers.update(news.trainers)
             for event in news.events:
                 if isinstance(event, CheckpointDue):
                     self._on_checkpoint(event)
@@ -201,11 +235,11 @@ class Controller:
         return time.monotonic() - self._started_s
 
     def _handle(self, news: News) -> None:
-        self._trainer = news.trainer or self._trainer
+        self._trainers.update(news.trainers)
         self._managers = news.managers or self._managers
         for event in news.events:
             if isinstance(event, Episodes):
-                self._stop.episodes(event.returns)
+                self._stop.episodes(event.behavior, event.returns)
                 self._callbacks.episodes(event.behavior, event.returns, event.lengths, event.step)
             elif isinstance(event, Summary):
                 self._on_summary(event)
@@ -215,11 +249,11 @@ class Controller:
                 self._console.message(f"{event.behavior}: {event.text}")
 
     def _on_summary(self, summary: Summary) -> None:
-        produced = sum(m.produced[self._plan.behavior] for m in self._managers)  # as of the last poll
+        produced = sum(m.produced[summary.behavior] for m in self._managers)  # as of the last poll
         if produced:
-            total = float(self._agent_steps_before + produced)
+            total = float(self._agent_steps_before.get(summary.behavior, 0) + produced)
             summary = replace(summary, values={**summary.values, "System/Agent Steps Produced": total})
-        for writer in self._writers:
+        for writer in self._writers[summary.behavior]:
             try:
                 writer.write(summary)
             except OSError as error:
@@ -229,59 +263,94 @@ class Controller:
         self._callbacks.summary(summary)
 
     def _on_checkpoint(self, event: CheckpointDue) -> None:
-        one = event.snapshot
-        key = (one.agent_steps, one.policy_version)
+        """Save once every behavior has given its part; one that is due asks the others for theirs."""
+        self._due[event.behavior] = event
+        self._asked.discard(event.behavior)
+        missing = [behavior for behavior in self._plans if behavior not in self._due]
+        if not missing:
+            parts, self._due = {behavior: self._due[behavior] for behavior in self._plans}, {}
+            self._save(parts, event.label)
+            return
+        ask = [behavior for behavior in missing if behavior in self._trainers and behavior not in self._asked]
+        if ask and not self._stopped:
+            self._asked.update(ask)
+            self._backend.request_save(ask)
+
+    def _save(self, parts: dict[str, CheckpointDue], label: int) -> None:
+        snapshots = {behavior: event.snapshot for behavior, event in parts.items()}
+        key = tuple((one.agent_steps, one.policy_version) for one in snapshots.values())
         if key == self._saved:  # asked for twice at the same place
             return
         self._saved = key
-        better = self._is_best(event)
+        better = self._is_best(parts)
         self._check_lock()
-        path = self._store.save(Snapshot({self._plan.behavior: one}, self._run_state(one, event.label, event.env_steps)))
+        path = self._store.save(Snapshot(snapshots, self._run_state(parts, label)))
         if better:
             self._store.mark_best(path)
         while self._store.messages:
             self._console.warning(self._store.messages.pop(0))
-        self._callbacks.checkpoint(path, event.label, one.reward)
+        rewards = [one.reward for one in snapshots.values()]
+        self._callbacks.checkpoint(path, label, rewards[0] if len(rewards) == 1 else None)
 
-    def _run_state(self, one: BehaviorSnapshot, label: int, env_steps: int) -> dict[str, Any]:
-        trainer = self._trainer
+    def _run_state(self, parts: dict[str, CheckpointDue], label: int) -> dict[str, Any]:
+        steps = {behavior: event.snapshot.agent_steps for behavior, event in parts.items()}
         return {
             "label": label,
-            "seed": self._plan.seed,
-            "agent_steps": one.agent_steps,
-            "env_steps": env_steps,
+            "seed": self._seed,
+            "agent_steps": sum(steps.values()),
+            "behaviors": steps,
+            "env_steps": max(event.env_steps for event in parts.values()),
             "elapsed_s": self._elapsed_before_s + self._elapsed_s,
             "best_reward": self._best_reward,
             "managers": self._backend.manager_states(),
             "stop": self._stop.state(),
-            "ledger": trainer.ledger if trainer else {},
+            "ledger": {behavior: trainer.ledger for behavior, trainer in self._trainers.items()},
         }
+
+    @property
+    def _seed(self) -> int:
+        return next(iter(self._plans.values())).seed
 
     def _tell(self, news: News) -> None:
         now = time.monotonic()
-        if not self._said_stepping and len(self._managers) == len(self._plan.managers):
+        if not self._said_stepping and len(self._managers) == len(next(iter(self._plans.values())).managers):
             self._said_stepping = True
             self._console.message(f"environments are stepped: {self._managers[0].stepping}")
         if now - self._status_s >= _STATUS_S:
             self._status_s = now
             self._write_status("running", "")
-        trainer = self._trainer
-        if trainer is not None and trainer.agent_steps:
-            self._console.progress(trainer.agent_steps, self._plan.settings.max_steps, self._stop.mean_return, self._plan.behavior)
+        for behavior, trainer in self._trainers.items():
+            if trainer.agent_steps:
+                max_steps = self._plans[behavior].settings.max_steps
+                self._console.progress(trainer.agent_steps, max_steps, self._stop.mean_return(behavior), behavior)
         if news.starting:
             self._console.waiting(", ".join(news.starting) + " to start")
-        elif trainer is not None:
-            phase = trainer.phase.removeprefix("waiting for ")
-            self._console.waiting(f"the next summary (at {trainer.agent_steps:,} agent steps: {phase})")
+        elif self._trainers:
+            own = len(self._plans) == 1
+            phases = [
+                f"{'' if own else b + ' '}at {t.agent_steps:,} agent steps: {t.phase.removeprefix('waiting for ')}" for b, t in self._trainers.items()
+            ]
+            self._console.waiting(f"the next summary ({'; '.join(phases)})")
 
     def _write_status(self, state: str, reason: str) -> None:
-        t = self._trainer
+        each = {behavior: self._behavior_status(behavior) for behavior in self._plans}
+        one = next(iter(each.values()))
+        whole = one if len(each) == 1 else {key: sum(status[key] for status in each.values()) for key in _SUMMED} | {"mean_return": None}
         self._put_status({
-            "state": state, "reason": reason, "behavior": self._plan.behavior, "agent_steps": t.agent_steps if t else 0,
-            "env_steps": t.env_steps if t else 0, "updates": t.updates if t else 0, "policy_updates": t.policy_updates if t else 0,
-            "max_steps": self._plan.settings.max_steps, "mean_return": self._stop.mean_return, "best_reward": self._best_reward,
-            "elapsed_s": round(self._elapsed_before_s + self._elapsed_s, 3), "seed": self._plan.seed,
+            "state": state, "reason": reason, "behavior": next(iter(each)) if len(each) == 1 else None, **whole, "env_steps": self._env_steps,
+            "best_reward": self._best_reward, "elapsed_s": round(self._elapsed_before_s + self._elapsed_s, 3), "seed": self._seed,
+            "behaviors": each,
         })
+
+    def _behavior_status(self, behavior: str) -> dict[str, Any]:
+        t = self._trainers.get(behavior)
+        counters = {key: getattr(t, key) if t else 0 for key in _SUMMED if key != "max_steps"}
+        return {**counters, "max_steps": self._plans[behavior].settings.max_steps, "mean_return": self._stop.mean_return(behavior)}
+
+    @property
+    def _env_steps(self) -> int:
+        """As far as the trainer that has heard last knows."""
+        return max((trainer.env_steps for trainer in self._trainers.values()), default=0)
 
     def _put_status(self, status: dict[str, Any]) -> None:
         """The status is for people and may fail; the run goes on."""
@@ -298,18 +367,20 @@ class Controller:
             self._console.warning(text)
 
     def _outcome(self, reason: str, interrupted: bool) -> Outcome:
-        t = self._trainer
+        behaviors = {behavior: self._behavior_outcome(behavior) for behavior in self._plans}
+        return Outcome(reason, interrupted, self._env_steps, self._elapsed_s, behaviors)
+
+    def _behavior_outcome(self, behavior: str) -> BehaviorOutcome:
+        t = self._trainers.get(behavior)
         ledger = dict(t.ledger) if t else {}
-        b = self._plan.behavior
-        produced = sum(m.produced[b] for m in self._managers)
-        unshipped = sum(m.unshipped[b] for m in self._managers)
+        produced = sum(m.produced[behavior] for m in self._managers)
+        unshipped = sum(m.unshipped[behavior] for m in self._managers)
         ledger["produced"] = produced
         ledger["dropped_shutdown"] = ledger.get("dropped_shutdown", 0) + unshipped
         explained = ledger.get("consumed", 0) + sum(v for k, v in ledger.items() if k.startswith("dropped_"))
-        return Outcome(
-            reason=reason, interrupted=interrupted, agent_steps=t.agent_steps if t else 0, env_steps=t.env_steps if t else 0,
-            updates=t.updates if t else 0, policy_updates=t.policy_updates if t else 0, mean_return=self._stop.mean_return,
-            elapsed_s=self._elapsed_s, ledger=ledger, balance=produced - explained,
+        return BehaviorOutcome(
+            agent_steps=t.agent_steps if t else 0, updates=t.updates if t else 0, policy_updates=t.policy_updates if t else 0,
+            mean_return=self._stop.mean_return(behavior), ledger=ledger, balance=produced - explained,
         )
 
 

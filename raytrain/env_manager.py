@@ -27,6 +27,8 @@ MAX_ITEM_BYTES = 64 * 2**20
 """So that the 20 items of a full queue of images hold little more than a gigabyte."""
 MAX_ITEM_AGE_S = 0.25
 """An item is shipped at the latest when its oldest finished trajectory has waited this long (not in lock-step)."""
+_LOOKS = 50
+"""So often is looked for news of other behaviors while waiting for one."""
 _NO_CREDIT = Credit(0, ())
 
 
@@ -55,6 +57,11 @@ class _Lane:
     @property
     def has_credit(self) -> bool:
         return self.credit.first_round <= self.round < self.credit.end
+
+    @property
+    def is_stuck(self) -> bool:
+        """Agents of the closing round wait for what held ones do, and no credit can come before that round is delivered."""
+        return self.is_closing and bool(self.held) and self.rounds_done <= self.credit.first_round
 
 
 class EnvManager:
@@ -119,7 +126,11 @@ class EnvManager:
     def advance(self, wait_s: float) -> bool:
         """One turn of the loop. Returns False when every agent waits for credit and none came within `wait_s`."""
         if self._waits_for_credit():
-            return self._wait_for_credit(wait_s)
+            stuck = [lane for lane in self._lanes.values() if lane.is_stuck]
+            if not stuck:
+                return self._wait_for_credit(wait_s)
+            for lane in stuck:
+                self._act_without_rows(lane)
         self._phase = "stepping"
         with self.timers.section("env_step"):
             news = self._env.poll(0.25)
@@ -195,6 +206,14 @@ class EnvManager:
             decision = lane.held.pop(0)
             self._book(lane, decision, self._act(lane, decision))
 
+    def _act_without_rows(self, lane: _Lane) -> None:
+        """Where agents act in turn, the result of a round's last action comes only after those of others, which nothing may be learnt from."""
+        for decision in lane.held:
+            lane.collector.cut(decision, np.ones(len(decision), bool))
+            lane.collector.leave_out(decision)
+            self._act(lane, decision)
+        lane.held.clear()
+
     # -- policy and credit -------------------------------------------------------------------------------------------
 
     def _apply_newest(self, lane: _Lane) -> None:
@@ -213,11 +232,14 @@ class EnvManager:
 
     def _wait_for_credit(self, wait_s: float) -> bool:
         lane = next(v for v in self._lanes.values() if v.held)
-        self._phase = f"waiting for policy version {lane.policy.version + 1}"
+        self._phase = f"waiting for policy version {lane.policy.version + 1}" + (f" of {lane.behavior}" if len(self._lanes) > 1 else "")
         started = self._clock()
         with self.timers.section("wait_for_policy"):
-            if not self._has_news():
-                lane.source.wait_newer(lane.serial, wait_s)
+            looks = 1 if len(self._lanes) == 1 else _LOOKS  # news of any of them is as good
+            for _ in range(looks):
+                if self._has_news():
+                    break
+                lane.source.wait_newer(lane.serial, wait_s / looks)
         self._waited_s += self._clock() - started
         if not self._has_news():
             return False

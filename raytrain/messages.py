@@ -9,6 +9,8 @@ import numpy as np
 
 QUEUE_CAPACITY = 20
 """Items a trajectory queue holds at most; a full queue blocks the producer."""
+ENDLESS = 2**62
+"""Size of a round that never ends (agent steps)."""
 
 
 @dataclass(frozen=True, slots=True)

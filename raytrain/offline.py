@@ -17,8 +17,8 @@ from raytrain.console import Console
 from raytrain.controller import Outcome
 from raytrain.errors import ConfigError
 from raytrain.plan import Plan, seed_branch
-from raytrain.resume import changed_settings, initial_snapshot, start_of
-from raytrain.run import PACKAGES, Run, _control, _version, _with_seed, plan_of
+from raytrain.resume import changed_settings, initial_snapshot, starts_of
+from raytrain.run import PACKAGES, Run, _control, _version, _with_seed, plans_of
 from raytrain.run_folder import RunFolder
 from raytrain.settings import RunConfig
 from raytrain.startup import startup_rows
@@ -37,17 +37,17 @@ def execute_offline(config: RunConfig, callbacks: Callbacks, console: Console, c
     saved = config.checkpoint_settings
     config, demonstrations = _with_demonstrations(config)
     (behavior,) = config.behaviors
-    fits = plan_of(config, behavior, demonstrations.spec, (str(config.source_dir),))
+    (fits,) = plans_of(config, {behavior: demonstrations.spec}, (str(config.source_dir),))
     unused = check_networks(config, fits)
     source = initial_snapshot(config) if saved.initialize_from and not saved.resume else None
     if source is not None:
-        start_of(fits, None, source)  # one that does not fit is refused before a folder is made, or an old run moved aside
+        starts_of([fits], None, source)  # one that does not fit is refused before a folder is made, or an old run moved aside
     with RunFolder.create(saved.results_dir, config.checkpoint_settings.run_id, saved.resume, saved.force) as folder:
         store = CheckpointStore(folder.path, config.behaviors[behavior].keep_checkpoints)
         snapshot, _, problems = store.load_latest() if saved.resume else (None, None, [])
         config = _with_seed(config, snapshot)
         plan, learnt, held_out = _parts(config, behavior, demonstrations, fits.import_dirs)
-        start, _ = start_of(plan, snapshot, source)
+        start = starts_of([plan], snapshot, source)[0][behavior]
         versions = {p: _version(p) for p in PACKAGES}
         changes = changed_settings(folder, config) if snapshot else []
         folder.write_configuration(to_yaml(config, versions))
@@ -66,7 +66,7 @@ def execute_offline(config: RunConfig, callbacks: Callbacks, console: Console, c
         from raytrain.offline_backend import OfflineBackend, OfflineController
 
         backend = OfflineBackend(plan, start, learnt, held_out, evaluates=bool(plan.env))
-        return _control(plan, backend, resumed, config, folder, store, callbacks, console, command, versions, started_at, OfflineController)
+        return _control([plan], backend, resumed, config, folder, store, callbacks, console, command, versions, started_at, OfflineController)
 
 
 def _with_demonstrations(config: RunConfig) -> tuple[RunConfig, Demonstrations]:
@@ -114,7 +114,8 @@ def _parts(
     rng = np.random.default_rng(seed_branch(config.env_settings.seed, "trainer", 1))
     learnt, held_out = hold_out(demonstrations, settings.validation_share, rng)
     settings = settings.model_copy(update={"max_steps": run_length(settings, learnt.rows)})
-    return plan_of(config.with_behaviors({behavior: settings}), behavior, demonstrations.spec, import_dirs), learnt, held_out
+    (plan,) = plans_of(config.with_behaviors({behavior: settings}), {behavior: demonstrations.spec}, import_dirs)
+    return plan, learnt, held_out
 
 
 def _counts(learnt: Demonstrations, held_out: Demonstrations | None) -> str:

@@ -11,7 +11,7 @@ import numpy as np
 from envs.base import EnvFault
 from envs.demonstrations import Demonstrations
 from envs.specs import Actions
-from raytrain.backends import News
+from raytrain.backends import News, trainer_name
 from raytrain.controller import Controller
 from raytrain.errors import RunFault
 from raytrain.messages import Episodes, Notice
@@ -202,7 +202,7 @@ class OfflineBackend:
             snapshot = BehaviorSnapshot(
                 trainer=trainer.state(), policy=trainer.policy_weights(), policy_version=trainer.updates, agent_steps=trainer.agent_steps,
                 spec=plan.spec, network=plan.settings.network_settings, reward=reward, trainer_type="bc", distribution="gaussian")
-        self._events.append(JudgedCheckpoint(snapshot, label, self._env_steps, validation_loss))
+        self._events.append(JudgedCheckpoint(plan.behavior, snapshot, label, self._env_steps, validation_loss))
 
     def interrupt(self) -> None:
         """Leave off after the present chunk, or the present step of an evaluation."""
@@ -214,7 +214,7 @@ class OfflineBackend:
 
     def timers(self) -> dict[str, dict]:
         """Of learning, validation, evaluation and saving."""
-        return {"trainer": self._timers.tree()}
+        return {trainer_name(self._plan.behavior): self._timers.tree()}
 
     def stop(self, _keep_waiting: Any) -> News:
         """A last checkpoint."""
@@ -228,7 +228,10 @@ class OfflineBackend:
         t = self._trainer
         phase = "learning from demonstrations"
         status = TrainerStatus(self._plan.behavior, phase, t.finished, t.agent_steps, self._env_steps, t.updates, t.policy_updates, t.updates, 0, 0)
-        return News(events, status)
+        return News(events, {self._plan.behavior: status})
+
+    def request_save(self, behaviors: Any) -> None:
+        """Nothing: there are no other trainers whose checkpoints this one's would have to go with."""
 
 
 class OfflineController(Controller):
@@ -239,18 +242,20 @@ class OfflineController(Controller):
         resumed = arguments[-1] or {}
         self._best_loss: float | None = resumed.get("best_validation_loss")
 
-    def _is_best(self, event: CheckpointDue) -> bool:
+    def _is_best(self, parts: dict[str, CheckpointDue]) -> bool:
+        (event,) = parts.values()
         loss = event.validation_loss
         if event.snapshot.reward is not None or self._best_reward is not None or loss is None:
-            return super()._is_best(event)
+            return super()._is_best(parts)
         if self._best_loss is not None and loss >= self._best_loss:
             return False
         self._best_loss = loss
         return True
 
     def _finished_reason(self) -> str:
-        limit, passes = self._plan.settings.max_steps, self._plan.settings.hyperparameters.num_epoch
-        cut = self._trainer.policy_updates < passes
+        (plan,), (trainer,) = self._plans.values(), self._trainers.values()
+        limit, passes = plan.settings.max_steps, plan.settings.hyperparameters.num_epoch
+        cut = trainer.policy_updates < passes
         return f"max_steps={limit:,} reached" if cut else f"num_epoch={passes:,} passes over the demonstrations are made"
 
     def _run_state(self, *arguments: Any) -> dict[str, Any]:

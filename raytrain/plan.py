@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -65,10 +65,13 @@ class Start:
 
 @dataclass(frozen=True)
 class Plan:
-    """One run with one behavior: picklable, without Ray and without TensorFlow.
+    """One behavior of a run: picklable, without Ray and without TensorFlow. What concerns the whole run is the same in all of its plans.
 
     Attributes:
-        agents: agents that act at once in one env manager.
+        agents: agents of the behavior that act at once in one env manager, at most.
+        place: 0, 1, … among the behaviors of the run, for its branch of the seed tree.
+        behaviors: number of behaviors of the run.
+        agent_names: patterns of the names of its agents; empty where all agents are of one behavior.
         managers: names of the env managers.
         import_dirs: folders from which the user's own modules may be imported: environment, Keras model.
         env: empty where everything is learnt from demonstrations.
@@ -93,6 +96,9 @@ class Plan:
     lock_step: bool
     trainer_threads: int = 1
     env_options: EnvOptions = field(default_factory=EnvOptions)
+    place: int = 0
+    behaviors: int = 1
+    agent_names: tuple[str, ...] = ()
 
     @property
     def architecture(self) -> Architecture:
@@ -102,6 +108,10 @@ class Plan:
             ArchitectureError: the network settings do not suit the observations.
         """
         return architecture(self.spec, self.settings.network_settings)
+
+    def own_seed(self, role: str) -> np.random.SeedSequence:
+        """The behavior's own branch of the seed tree for a role that every behavior has."""
+        return seed_branch(self.seed, role, *([self.place] if self.place else []))
 
     def prepare_imports(self) -> None:
         """Let modules of the user's be imported: signals, a Keras model."""
@@ -164,7 +174,7 @@ class Plan:
 
     def first_weights(self) -> Weights:
         """The initial weights, made in NumPy so that nobody waits for TensorFlow."""
-        return first_weights(self.spec, self.settings, np.random.default_rng(seed_branch(self.seed, "weights")))
+        return first_weights(self.spec, self.settings, np.random.default_rng(self.own_seed("weights")))
 
     def first_policy(self) -> Weights:
         """The part of the initial weights that acting needs."""
@@ -182,23 +192,28 @@ class Plan:
 
 
 def build_env_manager(
-    plan: Plan, index: int, source: PolicySource, sink: TrajectorySink, state: dict | None = None,
+    plans: Sequence[Plan], index: int, sources: Mapping[str, PolicySource], sinks: Mapping[str, TrajectorySink], state: dict | None = None,
     should_stop: Callable[[], bool] = lambda: False,
 ) -> EnvManager:
-    """Env manager number `index` with its environments, not started yet."""
+    """Env manager number `index` of the run with its environments, not started yet.
+
+    Args:
+        plans: of all behaviors.
+        sources, sinks: behavior name -> its policy mailbox and its trajectory queue.
+    """
     from envs.gymnasium_env import make_batched_env
 
-    plan.prepare(threads=1)
+    for plan in plans:
+        plan.prepare(threads=1)
+    run = plans[0]
     env = make_batched_env(
-        plan.env, plan.env_kwargs, plan.num_envs, plan.stepping, seed_branch(plan.seed, "envs"),
-        first_env_index=index * plan.num_envs, import_dirs=plan.import_dirs, wait_for_all=plan.lock_step,
-        step_timeout_s=plan.step_timeout_s, options=plan.env_options, masked=plan.spec.action.masked,
+        run.env, run.env_kwargs, run.num_envs, run.stepping, seed_branch(run.seed, "envs"),
+        first_env_index=index * run.num_envs, import_dirs=run.import_dirs, wait_for_all=run.lock_step,
+        step_timeout_s=run.step_timeout_s, options=run.env_options, masked=run.spec.action.masked,
     )
-    b = plan.behavior
     manager = EnvManager(
-        plan.managers[index], env, {b: source}, {b: sink}, {b: plan.policy()},
-        {b: plan.settings.time_horizon}, seed_branch(plan.seed, "env_manager", index), ship_early=not plan.lock_step,
-        should_stop=should_stop,
+        run.managers[index], env, sources, sinks, {p.behavior: p.policy() for p in plans}, {p.behavior: p.settings.time_horizon for p in plans},
+        seed_branch(run.seed, "env_manager", index), ship_early=not run.lock_step, should_stop=should_stop,
     )
     if state is not None:
         manager.load_state(state)
@@ -213,7 +228,7 @@ def build_trainer_loop(plan: Plan, start: Start, source: TrajectorySource, sink:
 
     set_up_tensorflow(plan.trainer_threads)
     plan.prepare(plan.trainer_threads)
-    trainer = make_trainer(plan.spec, plan.settings, seed_branch(plan.seed, "trainer"), plan.max_rows(), plan.first_weights())
+    trainer = make_trainer(plan.spec, plan.settings, plan.own_seed("trainer"), plan.max_rows(), plan.first_weights())
     if start.state is not None:
         trainer.load_state(start.state)
     elif start.weights is not None:
@@ -224,5 +239,5 @@ def build_trainer_loop(plan: Plan, start: Start, source: TrajectorySource, sink:
     credit.open(start.version)
     return TrainerLoop(
         plan.behavior, trainer, plan.settings, plan.spec, source, sink, credit, version=start.version,
-        lock_step=plan.lock_step, env_steps=start.env_steps,
+        lock_step=plan.lock_step, env_steps=start.env_steps, others=plan.behaviors > 1,
     )

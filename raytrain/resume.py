@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -27,21 +27,28 @@ def initial_snapshot(config: RunConfig) -> Snapshot:
     return CheckpointStore.load(find_checkpoint(path))
 
 
-def start_of(plan: Plan, snapshot: Snapshot | None, source: Snapshot | None) -> tuple[Start, list[dict] | None]:
-    """Where the trainer starts, and the random-number states of the env managers where a checkpoint has them."""
+def starts_of(plans: Sequence[Plan], snapshot: Snapshot | None, source: Snapshot | None) -> tuple[dict[str, Start], list[dict] | None]:
+    """Where the trainer of each behavior starts, and the random-number states of the env managers where a checkpoint has them."""
+    starts = {plan.behavior: _start_of(plan, snapshot, source) for plan in plans}
+    if snapshot is None:
+        return starts, None
+    before = snapshot.run["managers"]
+    # Seed streams belong to env indices, so they go on whatever number of managers the envs are spread over now.
+    begun = {k: v for state in before.values() for k, v in state["env"]["episodes_begun"].items()}
+    return starts, [{"rng": before.get(name, {}).get("rng"), "env": {"episodes_begun": begun}} for name in plans[0].managers]
+
+
+def _start_of(plan: Plan, snapshot: Snapshot | None, source: Snapshot | None) -> Start:
     if snapshot is not None:
-        one, before = _behavior_of(snapshot, plan), snapshot.run["managers"]
-        # Seed streams belong to env indices, so they go on whatever number of managers the envs are spread over now.
-        begun = {k: v for state in before.values() for k, v in state["env"]["episodes_begun"].items()}
-        states = [{"rng": before.get(name, {}).get("rng"), "env": {"episodes_begun": begun}} for name in plan.managers]
-        return Start(one.policy, one.policy_version, state=one.trainer, env_steps=snapshot.run["env_steps"]), states
+        one = _behavior_of(snapshot, plan)
+        return Start(one.policy, one.policy_version, state=one.trainer, env_steps=snapshot.run["env_steps"])
     if source is not None:
         one = _behavior_of(source, plan, begins=True)
         tensors = {name: tensor for name, tensor in one.trainer.tensors.items() if not name.startswith("replay/")}
         if one.trainer_type == "bc":  # it has no critic, so that of a new run stays
             tensors = {**plan.first_weights(), **tensors}
-        return Start(one.policy, 0, weights=TrainerState(tensors, one.trainer.scalars)), None
-    return Start(plan.first_policy()), None
+        return Start(one.policy, 0, weights=TrainerState(tensors, one.trainer.scalars))
+    return Start(plan.first_policy())
 
 
 def _behavior_of(snapshot: Snapshot, plan: Plan, begins: bool = False) -> BehaviorSnapshot:

@@ -7,14 +7,14 @@ import secrets
 import sys
 import time
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from datetime import datetime
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
 from envs.specs import BehaviorSpec
-from raytrain.backends import Backend, LocalBackend
+from raytrain.backends import Backend, LocalBackend, trainer_name
 from raytrain.callbacks import Callbacks
 from raytrain.checkpoint import CheckpointStore
 from raytrain.checks import check_memory, check_name_early, check_networks, env_options, probe, small_shared_memory
@@ -24,13 +24,13 @@ from raytrain.console import Console
 from raytrain.controller import Controller, Outcome
 from raytrain.errors import RunFault
 from raytrain.plan import Plan, Start
-from raytrain.resume import changed_settings, flat, initial_snapshot, start_of
+from raytrain.resume import changed_settings, flat, initial_snapshot, starts_of
 from raytrain.run_folder import RunFolder, has_checkpoint
 from raytrain.settings import RunConfig
 from raytrain.signal_checks import check_signals, with_demo_paths
 from raytrain.snapshot import Snapshot
 from raytrain.startup import startup_rows
-from raytrain.stop import StopConditions
+from raytrain.stop import RunStop
 from raytrain.timers import Gauges, merge, timers_metadata, write_timers
 from raytrain.writers import CsvWriter, TensorBoardWriter
 
@@ -44,7 +44,8 @@ class Run:
     Attributes:
         path: its folder.
         results: how it ended: ``reason``, ``agent_steps``, ``env_steps``, ``updates``, ``policy_updates``, ``mean_return``
-            (of the last 100 episodes, or ``stop.episodes``; None before that many), ``elapsed_s``, ``interrupted``, ``ledger``.
+            (of the last 100 episodes, or ``stop.episodes``; None before that many, and with several behaviors), ``elapsed_s``,
+            ``interrupted``, ``ledger``, and ``behaviors``: name -> those of them that each behavior has of its own.
     """
 
     path: Path
@@ -106,10 +107,10 @@ def execute(config: RunConfig, local: bool, callbacks: Callbacks, console: Conso
     config = with_demo_paths(config.with_behaviors(check_behaviors(config, specs)))
     if local:  # which is lock-step, and the saved configuration should say so
         config = config.with_behaviors({n: b.model_copy(update={"threaded": False}) for n, b in config.behaviors.items()})
-    behavior, spec = next(iter(specs.items()))
-    fits = plan_of(config, behavior, spec, import_dirs)
-    unused = check_networks(config, fits)
-    check_signals(config, fits, fits.architecture)
+    fits = plans_of(config, specs, import_dirs)
+    unused = [text for plan in fits for text in check_networks(config, plan)]
+    for plan in fits:
+        check_signals(config, plan, plan.architecture)
     if local:
         connection, place = None, "this process only (--local), lock-step"
     else:
@@ -126,7 +127,7 @@ def execute(config: RunConfig, local: bool, callbacks: Callbacks, console: Conso
 
 
 def _run(config, local, fits, place, callbacks, console, command, started_at, unused) -> tuple[Run, Outcome]:
-    saved, behavior = config.checkpoint_settings, fits.behavior
+    saved = config.checkpoint_settings
     here = local
     if not local:
         from raytrain import cluster
@@ -136,52 +137,55 @@ def _run(config, local, fits, place, callbacks, console, command, started_at, un
     memory = check_memory(config, fits, here)
     source = initial_snapshot(config) if saved.initialize_from and not saved.resume else None
     if source is not None:
-        start_of(fits, None, source)  # one that does not fit is refused before a folder is made, or an old run moved aside
+        starts_of(fits, None, source)  # one that does not fit is refused before a folder is made, or an old run moved aside
     with RunFolder.create(saved.results_dir, saved.run_id, saved.resume, saved.force) as folder:
-        store = CheckpointStore(folder.path, config.behaviors[behavior].keep_checkpoints)
+        store = CheckpointStore(folder.path, max(config.behaviors[plan.behavior].keep_checkpoints for plan in fits))
         snapshot, _, problems = store.load_latest() if saved.resume else (None, None, [])
         config = _with_seed(config, snapshot)
-        plan = plan_of(config, behavior, fits.spec, fits.import_dirs)
-        start, states = start_of(plan, snapshot, source)
+        plans = plans_of(config, {plan.behavior: plan.spec for plan in fits}, fits[0].import_dirs)
+        starts, states = starts_of(plans, snapshot, source)
         versions = {p: _version(p) for p in PACKAGES}
         changes = changed_settings(folder, config) if snapshot else []
         folder.write_configuration(to_yaml(config, versions))
-        console.header(f"raytrain {versions['raytrain']}", [("Ray", place), ("run", str(folder.path)), ("seed", str(plan.seed))])
+        console.header(f"raytrain {versions['raytrain']}", [("Ray", place), ("run", str(folder.path)), ("seed", str(plans[0].seed))])
         console.config_table([("configuration", [row for row in summary_rows(config) if not (local and row[0] == "resources")])])
-        console.startup_table(behavior, startup_rows(plan))
+        for plan in plans:
+            console.startup_table(plan.behavior, startup_rows(plan))
         for text in [*memory, *config.warnings(), *unused, *folder.messages, *problems, *([] if local else small_shared_memory())]:
             console.warning(text)
         resumed = snapshot.run if snapshot else None
         if resumed:
-            console.message(f"resuming at {resumed['agent_steps']:,} agent steps, policy version {start.version}")
+            versions_text = " and ".join(f"{starts[b].version} of {b}" if len(plans) > 1 else str(starts[b].version) for b in starts)
+            console.message(f"resuming at {resumed['agent_steps']:,} agent steps, policy version {versions_text}")
             for text in changes:
                 console.message(text)
-        backend = _backend(plan, start, states, local, config)
-        del snapshot, source, start  # which may hold a replay buffer
-        return _control(plan, backend, resumed, config, folder, store, callbacks, console, command, versions, started_at)
+        backend = _backend(plans, starts, states, local, config)
+        del snapshot, source, starts  # which may hold a replay buffer
+        return _control(plans, backend, resumed, config, folder, store, callbacks, console, command, versions, started_at)
 
 
-def _control(plan, backend, resumed, config, folder, store, callbacks, console, command, versions, started_at, controlled_by=Controller):
-    gauges, writers = Gauges(), _writers(folder, plan.behavior, resumed)
+def _control(plans, backend, resumed, config, folder, store, callbacks, console, command, versions, started_at, controlled_by=Controller):
+    gauges, writers = Gauges(), {plan.behavior: _writers(folder, plan.behavior, resumed) for plan in plans}
     if not resumed:
-        writers[0].hyperparameters(flat(plan.settings.model_dump()))
-    stop = StopConditions(config.stop)
+        for plan in plans:
+            writers[plan.behavior][0].hyperparameters(flat(plan.settings.model_dump()))
+    stop = RunStop(config.stop, writers)
     if resumed:
         stop.load_state(resumed["stop"])
-    controller = controlled_by(plan, backend, folder, store, console, callbacks, [*writers, gauges], stop, resumed)
+    each = {behavior: [*own, gauges] for behavior, own in writers.items()}
+    controller = controlled_by(plans, backend, folder, store, console, callbacks, each, stop, resumed)
     try:
         outcome, trees = controller.run()
     except RunFault as fault:
         fault.log_file = _write_log(folder, fault)
         raise
     finally:
-        for writer in writers:
+        for writer in [writer for own in writers.values() for writer in own]:
             writer.close()
         console.close()
-    _write_timers(folder, trees, gauges, versions, command, started_at)
-    _say_end(console, plan, folder, store, outcome, command)
-    results = {k: v for k, v in asdict(outcome).items() if k != "balance"}
-    return Run(folder.path, results), outcome
+    _write_timers(folder, [trainer_name(plan.behavior) for plan in plans], trees, gauges, versions, command, started_at)
+    _say_end(console, plans, folder, store, outcome, command)
+    return Run(folder.path, outcome.results()), outcome
 
 
 # -- before the start -------------------------------------------------------------------------------------------------
@@ -204,40 +208,46 @@ def _with_run_id(config: RunConfig) -> RunConfig:
     return config
 
 
-def plan_of(config: RunConfig, behavior: str, spec: BehaviorSpec, import_dirs: tuple[str, ...]) -> Plan:
-    """What is built for one behavior of the environment, as the resolved `config` says."""
+def plans_of(config: RunConfig, specs: Mapping[str, BehaviorSpec], import_dirs: tuple[str, ...]) -> list[Plan]:
+    """What is built for each behavior of the environment, as the resolved `config` says."""
     spread, env = config.distributed, config.env_settings
-    return Plan(
-        run_id=config.checkpoint_settings.run_id, behavior=behavior, spec=spec, settings=config.behaviors[behavior], env=config.env or "",
-        env_kwargs=config.env_kwargs, env_options=env_options(config), num_envs=env.num_envs, stepping=env.stepping,
-        step_timeout_s=env.step_timeout_s, import_dirs=import_dirs, seed=env.seed,
-        managers=tuple(f"env-manager-{i}" for i in range(spread.num_env_managers)), agents=env.num_envs,
-        max_policy_lag=config.policy_lag, lock_step=config.lock_step, trainer_threads=max(1, int(spread.trainer_cpus)),
-    )
+    return [
+        Plan(
+            run_id=config.checkpoint_settings.run_id, behavior=behavior, spec=spec, settings=config.behaviors[behavior], env=config.env or "",
+            env_kwargs=config.env_kwargs, env_options=env_options(config), num_envs=env.num_envs, stepping=env.stepping,
+            step_timeout_s=env.step_timeout_s, import_dirs=import_dirs, seed=env.seed,
+            managers=tuple(f"env-manager-{i}" for i in range(spread.num_env_managers)), agents=env.num_envs,
+            max_policy_lag=config.policy_lag, lock_step=config.lock_step, trainer_threads=max(1, int(spread.trainer_cpus)),
+            place=place, behaviors=len(specs),
+        )
+        for place, (behavior, spec) in enumerate(specs.items())
+    ]
 
 
-def _backend(plan: Plan, start: Start, states: list[dict] | None, local: bool, config: RunConfig) -> Backend:
+def _backend(plans: list[Plan], starts: dict[str, Start], states: list[dict] | None, local: bool, config: RunConfig) -> Backend:
     if local:
-        return LocalBackend(plan, start, states)
+        return LocalBackend(plans, starts, states)
     from raytrain.cluster import RayBackend
 
-    return RayBackend(plan, start, config.distributed, states)
+    return RayBackend(plans, starts, config.distributed, states)
 
 
 def _writers(folder: RunFolder, behavior: str, resumed: dict[str, Any] | None) -> list[Any]:
-    path, step = folder.behavior_path(behavior), resumed["agent_steps"] if resumed else None
+    path, step = folder.behavior_path(behavior), resumed["behaviors"].get(behavior) if resumed else None
     return [TensorBoardWriter(path, step), CsvWriter(path, step)]
 
 
 # -- after the end ----------------------------------------------------------------------------------------------------
 
 
-def _write_timers(folder: RunFolder, trees: dict[str, dict], gauges: Gauges, versions: dict[str, str], command: str, started_at: float) -> None:
+def _write_timers(
+    folder: RunFolder, trainers: list[str], trees: dict[str, dict], gauges: Gauges, versions: dict[str, str], command: str, started_at: float
+) -> None:
     now = time.time()
     total = now - started_at
     root = {"name": "root", "total": total, "count": 1, "self": total}
-    tree = merge(root, {"trainer": [trees["trainer"]] if "trainer" in trees else [], "env_managers": [t for n, t in trees.items() if n != "trainer"]})
-    write_timers(folder.path / "timers.json", tree, gauges.to_json(), timers_metadata(started_at, now, versions, command or " ".join(sys.argv)))
+    parts = {"trainer": [trees[name] for name in trainers if name in trees], "env_managers": [t for n, t in trees.items() if n not in trainers]}
+    write_timers(folder.path / "timers.json", merge(root, parts), gauges.to_json(), timers_metadata(started_at, now, versions, command or " ".join(sys.argv)))
 
 
 def _write_log(folder: RunFolder, fault: RunFault) -> Path:
@@ -247,21 +257,31 @@ def _write_log(folder: RunFolder, fault: RunFault) -> Path:
     return path
 
 
-def _say_end(console: Console, plan: Plan, folder: RunFolder, store: CheckpointStore, outcome: Outcome, command: str) -> None:
-    rows = [("agent steps", f"{outcome.agent_steps:,}"), ("time", f"{outcome.elapsed_s:,.1f} s, starting and stopping included")]
-    if outcome.mean_return is not None:
-        rows.append(("mean return", f"{outcome.mean_return:,.2f}"))
-    rows.append(("run", str(folder.path)))
-    rows.append(("curves", f"tensorboard --logdir {folder.path.parent}"))
+def _say_end(console: Console, plans: list[Plan], folder: RunFolder, store: CheckpointStore, outcome: Outcome, command: str) -> None:
+    rows, own = [], len(plans) == 1
+    for behavior, one in outcome.behaviors.items():
+        mean = "" if one.mean_return is None else f"{one.mean_return:,.2f}"
+        if own:
+            rows += [("agent steps", f"{one.agent_steps:,}"), ("time", _time(outcome))] + ([("mean return", mean)] if mean else [])
+        else:
+            rows.append((behavior, f"{one.agent_steps:,} agent steps" + (f", mean return {mean}" if mean else "")))
+    rows += ([] if own else [("time", _time(outcome))]) + [("run", str(folder.path)), ("curves", f"tensorboard --logdir {folder.path.parent}")]
     if not store.paths():
         rows.append(("saved", "nothing, since the trainer was still starting; the same command starts the run again"))
-    elif outcome.balance:
-        rows.append(("ledger", f"{outcome.balance:,} agent steps are not accounted for: {outcome.ledger}"))
-    go_on = outcome.agent_steps < plan.settings.max_steps and store.paths()
-    again = f"{command} --run-id {plan.run_id} --resume"
+    else:
+        rows += [
+            ("ledger", f"{one.balance:,} agent steps{'' if own else f' of {behavior}'} are not accounted for: {one.ledger}")
+            for behavior, one in outcome.behaviors.items() if one.balance
+        ]
+    go_on = any(outcome.behaviors[plan.behavior].agent_steps < plan.settings.max_steps for plan in plans) and store.paths()
+    again = f"{command} --run-id {plans[0].run_id} --resume"
     if "reached stop.reward" in outcome.reason:  # or it would end at once
         again += " --set stop.reward=null"
     console.ended(outcome.reason, again if command and go_on else None, rows)
+
+
+def _time(outcome: Outcome) -> str:
+    return f"{outcome.elapsed_s:,.1f} s, starting and stopping included"
 
 
 def _version(package: str) -> str:

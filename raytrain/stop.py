@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Iterable
 from typing import Any, Protocol
 
 import numpy as np
@@ -104,3 +105,44 @@ class StopConditions:
         goal, mean = self._settings.reward, self.mean_return
         if goal is not None and mean is not None and mean >= goal:
             self._reason = self._goal_reached(mean)
+
+
+class RunStop:
+    """The stop conditions of a whole run: each behavior has its own, and the run ends once all of them say so.
+
+    Args:
+        behaviors: their names.
+    """
+
+    def __init__(self, settings: StopRules, behaviors: Iterable[str]) -> None:
+        self._conditions = {behavior: StopConditions(settings) for behavior in behaviors}
+
+    def mean_return(self, behavior: str) -> float | None:
+        """As `StopConditions.mean_return`."""
+        return self._conditions[behavior].mean_return
+
+    def episodes(self, behavior: str, returns: np.ndarray) -> None:
+        """As `StopConditions.episodes`."""
+        self._conditions[behavior].episodes(returns)
+
+    def summary(self, summary: Summary) -> None:
+        """As `StopConditions.summary`."""
+        self._conditions[summary.behavior].summary(summary)
+
+    def reason(self, elapsed_s: float) -> str | None:
+        """Why the run should end now; None to go on."""
+        reasons = {behavior: condition.reason(elapsed_s) for behavior, condition in self._conditions.items()}
+        if not all(reasons.values()):
+            return None
+        different = dict.fromkeys(reasons.values())
+        return next(iter(different)) if len(different) == 1 else "; ".join(f"{behavior}: {reason}" for behavior, reason in reasons.items())
+
+    def state(self) -> dict[str, Any]:
+        """JSON-able, by behavior."""
+        return {behavior: condition.state() for behavior, condition in self._conditions.items()}
+
+    def load_state(self, state: dict[str, Any]) -> None:
+        """Continue from what `state` gave; behaviors that are not in it begin anew."""
+        for behavior, condition in self._conditions.items():
+            if behavior in state:
+                condition.load_state(state[behavior])

@@ -13,7 +13,7 @@ import numpy as np
 from envs.specs import BehaviorSpec
 from raytrain.credit import CreditBook, ReplayCredit
 from raytrain.ledger import Ledger
-from raytrain.messages import Episodes, Notice, PolicyMessage
+from raytrain.messages import ENDLESS, Credit, Episodes, Notice, PolicyMessage
 from raytrain.queues import Item, PolicySink, TrajectorySource
 from raytrain.snapshot import BehaviorSnapshot
 from raytrain.stats import POLICY_LAG_MAX, POLICY_LAG_MEAN, QUEUE_FILL, STEPS_PER_SECOND, UPDATES_PER_SECOND, StatsBuffer
@@ -32,10 +32,12 @@ class CheckpointDue:
     """The exact state of a trainer when it crossed a multiple of ``checkpoint_interval``, or was asked to save.
 
     Attributes:
+        behavior: its name.
         label: the multiple, or the agent steps when asked.
         env_steps: of the run so far, as far as the trainer knows.
     """
 
+    behavior: str
     snapshot: BehaviorSnapshot
     label: int
     env_steps: int = 0
@@ -78,6 +80,7 @@ class TrainerLoop:
         credit: opened already for the message that `version` and `serial` belong to.
         version, serial: of the newest policy message, published by the controller.
         lock_step: whole rounds only, taken in the order of (manager, sequence number).
+        others: other behaviors of the run may go on after this one is finished, and their environments need its actions.
     """
 
     def __init__(
@@ -93,6 +96,7 @@ class TrainerLoop:
         serial: int = 0,
         lock_step: bool = False,
         env_steps: int = 0,
+        others: bool = False,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.behavior = behavior
@@ -107,6 +111,7 @@ class TrainerLoop:
         self._serial = serial
         self._lock_step = lock_step
         self._round: list[Item] = []
+        self._others, self._acts_for_others = others, False
         self._stats = StatsBuffer()
         self._clock = clock
         self._started_s = self._window_s = clock()
@@ -142,6 +147,8 @@ class TrainerLoop:
             self._take_notices()  # of a state that was loaded
             self._emit_checkpoint(self._trainer.agent_steps)
         self._learn_what_is_owed()  # by a state that was loaded
+        if self._others and self.finished and not self._acts_for_others:
+            self._publish_for_others()
         if self._may_grant_more():
             self._publish(self.version)
         waiting = self._source.waiting()
@@ -194,7 +201,7 @@ class TrainerLoop:
             self._process(item)
             return
         self._round.append(item)
-        if not self._credit.waiting_for(self.version):
+        if self._acts_for_others or not self._credit.waiting_for(self.version):
             self._round.sort(key=lambda i: (i[0].manager, i[0].sequence))
             for one in self._round:
                 self._process(one)
@@ -255,6 +262,13 @@ class TrainerLoop:
             self._sink.publish(PolicyMessage(self._serial, version, self._policy, credit))
             self._published_s = self._clock()
 
+    def _publish_for_others(self) -> None:
+        """The last policy, with credit without an end: what is collected with it is drained and counted."""
+        self._acts_for_others = True
+        credit = {manager: Credit(c.first_round, (*c.sizes, ENDLESS)) for manager, c in self._credit.credit().items()}
+        self._serial += 1
+        self._sink.publish(PolicyMessage(self._serial, self.version, self._policy, credit))
+
     def _note_lag(self) -> None:
         rows = sum(r for _, r, _ in self._held_versions)
         if not rows:
@@ -306,7 +320,7 @@ class TrainerLoop:
                 agent_steps=self._trainer.agent_steps, spec=self._spec, network=self._settings.network_settings, reward=reward,
                 trainer_type=self._settings.trainer_type, distribution=policy_distribution(self._settings),
             )
-        self._emit(CheckpointDue(snapshot, label, self._env_steps_before + self.ledger.env_steps))
+        self._emit(CheckpointDue(self.behavior, snapshot, label, self._env_steps_before + self.ledger.env_steps))
 
     def request_stop(self) -> None:
         """Leave updates that are owed for a later run (from any thread); the one under way is finished."""
@@ -315,6 +329,10 @@ class TrainerLoop:
     def request_save(self) -> None:
         """Ask for a checkpoint before the next turn (from any thread)."""
         self._save_requested = True
+
+    def save(self) -> None:
+        """Emit a checkpoint now; only from the loop's own thread."""
+        self._emit_checkpoint(self._trainer.agent_steps)
 
     def finish(self) -> None:
         """Count what still waits as dropped by the shutdown and emit a last checkpoint; only when the loop's own thread has ended."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -17,7 +18,7 @@ from raytrain.checks import check_memory, check_networks
 from raytrain.config import load_config
 from raytrain.errors import ConfigError, RunFault
 from raytrain.plan import Plan
-from raytrain.run import plan_of
+from raytrain.run import plans_of
 from raytrain.settings import RunConfig
 
 VECTOR = spaces.Box(-1.0, 1.0, (3,), np.float32)
@@ -38,7 +39,13 @@ def planned(tmp_path, network: dict, observation: spaces.Space = VECTOR, behavio
     path.write_text(yaml.safe_dump(data, sort_keys=False))
     config = load_config(path)
     config = config.with_behaviors({behavior: config.behaviors.get(behavior) or config.default_settings})
-    return config, plan_of(config, behavior, behavior_spec(observation, spaces.Discrete(3), "Toy"), (str(tmp_path),))
+    (plan,) = plans_of(config, {behavior: behavior_spec(observation, spaces.Discrete(3), "Toy")}, (str(tmp_path),))
+    return config, plan
+
+
+def together(config: RunConfig, *plans: Plan) -> tuple[RunConfig, tuple[Plan, ...]]:
+    """The plans of one run."""
+    return config, plans
 
 
 def refused(tmp_path, network: dict, observation: spaces.Space = VECTOR, **more):
@@ -204,7 +211,7 @@ def test_a_million_frames_of_pixels_do_not_fit_into_16_gigabytes(tmp_path, monke
     config, plan = planned(tmp_path, {"hidden_units": 8}, CAMERA, trainer_type="sac", hyperparameters=hyper)
     assert plan.replay_bytes() == pytest.approx(28.2e9, rel=0.01)
     with pytest.raises(ConfigError) as caught:
-        check_memory(config, plan, here=True)
+        check_memory(config, [plan], here=True)
     (problem,) = caught.value.problems
     assert problem.path == "behaviors.Toy.hyperparameters.buffer_size" and problem.line == 8
     assert problem.message.startswith(
@@ -213,13 +220,13 @@ def test_a_million_frames_of_pixels_do_not_fit_into_16_gigabytes(tmp_path, monke
     fits = int(problem.message.split("about ")[1].split(" frames fit")[0].replace(",", ""))
     assert 400_000 < fits < 500_000
     hyper["buffer_size"] = fits
-    assert check_memory(*planned(tmp_path, {"hidden_units": 8}, CAMERA, trainer_type="sac", hyperparameters=hyper), here=True) == []
+    assert check_memory(*together(*planned(tmp_path, {"hidden_units": 8}, CAMERA, trainer_type="sac", hyperparameters=hyper)), here=True) == []
 
 
 def test_elsewhere_it_is_a_warning(tmp_path, monkeypatch) -> None:
     free_gigabytes(monkeypatch, 16)
     config, plan = planned(tmp_path, {}, CAMERA, trainer_type="sac", hyperparameters={"buffer_size": 1_000_000})
-    (sentence,) = check_memory(config, plan, here=False)
+    (sentence,) = check_memory(config, [plan], here=False)
     assert sentence == "Toy: a replay buffer of 1,000,000 frames takes 28.2 GB on the trainer's machine; this one has 16.0 GB free"
 
 
@@ -236,14 +243,14 @@ def test_rows_of_images_that_ppo_cannot_hold(tmp_path, monkeypatch) -> None:
     hyper = {"buffer_size": 100_000, "batch_size": 256}
     config, plan = planned(tmp_path, {}, CAMERA, hyperparameters=hyper)
     with pytest.raises(ConfigError) as caught:
-        check_memory(config, plan, here=True)
+        check_memory(config, [plan], here=True)
     (problem,) = caught.value.problems
     assert problem.path == "behaviors.Toy.hyperparameters.buffer_size"
     assert problem.message.startswith("expected a buffer of 100,000 agent steps to fit into memory, received one that takes 16.9 GB (200,006 agent steps ")
     fits = int(problem.message.split("about ")[1].split(" agent steps fit")[0].replace(",", ""))
     assert 3_000 < fits < 6_000
     hyper["buffer_size"] = fits
-    assert check_memory(*planned(tmp_path, {}, CAMERA, hyperparameters=hyper), here=True) == []
+    assert check_memory(*together(*planned(tmp_path, {}, CAMERA, hyperparameters=hyper)), here=True) == []
 
 
 def test_many_environments_with_long_trajectories_of_images(tmp_path, monkeypatch) -> None:
@@ -251,15 +258,25 @@ def test_many_environments_with_long_trajectories_of_images(tmp_path, monkeypatc
     free_gigabytes(monkeypatch, 10)
     config, plan = planned(tmp_path, {}, CAMERA, hyperparameters={"buffer_size": 1024}, time_horizon=1000, env_settings={"num_envs": 512})
     with pytest.raises(ConfigError, match=r"and collecting takes 14\.5 GB, where 10\.0 GB are free; lower env_settings.num_envs"):
-        check_memory(config, plan, here=True)
+        check_memory(config, [plan], here=True)
 
 
 def test_small_vectors_are_no_matter(tmp_path, monkeypatch) -> None:
     free_gigabytes(monkeypatch, 0.5)
-    assert check_memory(*planned(tmp_path, {}, hyperparameters={"buffer_size": 100_000}), here=True) == []
+    assert check_memory(*together(*planned(tmp_path, {}, hyperparameters={"buffer_size": 100_000})), here=True) == []
 
 
 def test_a_replay_buffer_has_room_for_every_agent(tmp_path) -> None:
     config, plan = planned(tmp_path, {}, trainer_type="sac", hyperparameters={"buffer_size": 200, "batch_size": 8}, env_settings={"num_envs": 101})
     with pytest.raises(ConfigError, match="room for two frames of each of the 101 agents, received buffer_size=200; raise it to 202"):
-        check_memory(config, plan, here=True)
+        check_memory(config, [plan], here=True)
+
+
+def test_what_another_behavior_takes_is_not_free(tmp_path, monkeypatch):
+    """Each would fit alone."""
+    config, plan = planned(tmp_path, {"hidden_units": 8}, CAMERA, trainer_type="sac", hyperparameters={"buffer_size": 10_000})
+    need = plan.buffer_bytes() + plan.collecting_bytes()
+    monkeypatch.setattr(psutil, "virtual_memory", lambda: SimpleNamespace(available=int(1.5 * need)))
+    assert check_memory(config, [plan], here=True) == []
+    with pytest.raises(ConfigError, match="expected a replay buffer of 10,000 frames to fit"):
+        check_memory(config, [plan, replace(plan, behavior="Other")], here=True)

@@ -25,7 +25,7 @@ def main() -> None:
     plan = plan_of("ppo/Pong.yaml", metered.seed())
     first = plan.first_policy()
     wires = FreeRunning(plan, first, keep=True)
-    manager = build_env_manager(plan, 0, wires, wires)
+    manager = build_env_manager([plan], 0, {plan.behavior: wires}, {plan.behavior: wires})
     manager.start()
     while wires.rows < plan.settings.hyperparameters.buffer_size:
         manager.advance(0.25)

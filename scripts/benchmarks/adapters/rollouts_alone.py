@@ -13,7 +13,7 @@ def main() -> None:
     threadpool_limits(1)  # as in the run over Ray
     plan = throughput_plan(metered.seed())
     wires = FreeRunning(plan, balancing_weights(plan))
-    manager = build_env_manager(plan, 0, wires, wires)
+    manager = build_env_manager([plan], 0, {plan.behavior: wires}, {plan.behavior: wires})
     metered.info(lib="raytrain", num_envs=plan.num_envs, behavior=plan.behavior)
     manager.start()
     while True:

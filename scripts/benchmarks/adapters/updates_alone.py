@@ -12,7 +12,7 @@ def main() -> None:
 
     plan = throughput_plan(metered.seed())
     wires = FreeRunning(plan, balancing_weights(plan), keep=True)
-    manager = build_env_manager(plan, 0, wires, wires)
+    manager = build_env_manager([plan], 0, {plan.behavior: wires}, {plan.behavior: wires})
     manager.start()
     while wires.rows < plan.settings.hyperparameters.buffer_size:
         manager.advance(0.25)
