@@ -173,6 +173,60 @@ class ScriptedEnv:
         self.closed = True
 
 
+class TurnsEnv(ScriptedEnv):
+    """Worlds of two agents that move in turn: the result of a move comes with the agent's next turn, or with the end for both of them.
+
+    Args:
+        num_envs: worlds.
+        moves: of each agent in an episode.
+    """
+
+    def __init__(self, num_envs: int = 2, moves: int = 7, spec: BehaviorSpec = SPEC) -> None:
+        super().__init__(num_envs, 2, lambda slot, episode: moves, spec=spec)
+        self._turn = np.zeros(num_envs, int)
+        self._moved = np.zeros(2 * num_envs, bool)  # the result has not been delivered
+
+    @property
+    def in_flight(self) -> int:
+        return int(self._busy.sum())  # worlds that step, by the agent that has just moved
+
+    def reset(self) -> None:
+        super().reset()
+        self._turn[:], self._moved[:] = 0, False
+
+    def poll(self, timeout_s: float) -> dict[str, Steps]:
+        for array in self._lent:
+            array[...] = ~array if array.dtype == bool else 77 if array.dtype == np.uint8 else np.nan
+        worlds = np.flatnonzero(~self._waiting.reshape(-1, 2).any(axis=1))
+        env_steps, movers = int(self._busy.sum()), 2 * worlds + self._turn[worlds]
+        self._busy[:], self._lent = False, []
+        if not len(movers):
+            return {}
+        over = np.array([i for i in movers if i % 2 == 0 and self._step[i] + self._moved[i] == self._length(i, 0) for i in (i, i + 1)], np.int64)
+        terminal = no_terminal_steps(self._spec)
+        if len(over):
+            assert self._moved[over].all()
+            reward = reward_of(over, self._episode[over], self._step[over])
+            self._step[over] += 1
+            self._moved[over], self._new[over] = False, True
+            terminal = self._end(over, reward)
+        answered, first = movers[self._moved[movers]], self._new[movers].copy()
+        rewards = np.zeros(len(self._step), np.float32)
+        rewards[answered] = reward_of(answered, self._episode[answered], self._step[answered])
+        self._step[answered] += 1
+        self._moved[movers], self._new[movers], self._waiting[movers] = False, False, True
+        place = movers, self._episode[movers], self._step[movers]
+        obs = observe(*place)
+        decision = DecisionSteps(movers, obs, rewards[movers], first, self._mask(*place))
+        self._lend(decision.reward, decision.first, decision.action_mask, obs)
+        return {BEHAVIOR: Steps(decision, terminal, env_steps)}
+
+    def act(self, behavior: str, agent_id: np.ndarray, actions: Actions) -> None:
+        super().act(behavior, agent_id, actions)
+        self._moved[agent_id] = True
+        self._turn[agent_id // 2] = 1 - agent_id % 2
+
+
 def versions_acted(env: ScriptedEnv) -> list[int]:
     """Version of each batch of actions; every batch must be of one version."""
     assert all(len(set(v.tolist())) == 1 for _, v in env.acted)

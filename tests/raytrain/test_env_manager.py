@@ -21,8 +21,10 @@ from tests.raytrain.fakes import (
     SPEC,
     FakePolicy,
     ScriptedEnv,
+    TurnsEnv,
     check_batch,
     random_subset,
+    reward_of,
     versions_acted,
     weights_of,
 )
@@ -401,3 +403,51 @@ def test_closing_closes_the_environments() -> None:
     run = Alone(ScriptedEnv())
     run.manager.close()
     assert run.env.closed
+
+
+# -- agents that act in turn -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("worlds", [1, 3])
+def test_a_round_of_agents_that_act_in_turn_ends_without_credit_for_the_next(worlds: int) -> None:
+    """The result of a round's last action comes only after another agent's: that one acts, and leaves no row."""
+    run = Alone(TurnsEnv(worlds, moves=7))
+    versions, rows, out = [], 0, 0
+    for version in range(12):
+        run.publish(version, version, 10)
+        items = run.spend()
+        assert items and items[-1][0].rounds_done == version + 1
+        batches = [batch for _, batch in items]
+        got = sum(batch.rows for batch in batches)
+        assert 10 <= got <= 10 + worlds, "a round brings what it was granted"
+        assert all((batch.version == version).all() for batch in batches), "strictly on-policy"
+        rows += got
+        versions.append(version)
+    status = run.manager.status()
+    assert status.produced[BEHAVIOR] == rows and status.unshipped[BEHAVIOR] == 0
+    out = len(np.concatenate([ids for ids, _ in run.env.acted])) - rows
+    assert 0 < out <= 12 * worlds, "and no more than one action of a world and round is left out"
+
+
+def test_returns_of_episodes_count_what_was_left_out() -> None:
+    """Whatever rows are left out, an episode's return and length are its own."""
+    run = Alone(TurnsEnv(2, moves=7))
+    found: list[tuple[float, int]] = []
+    for version in range(30):
+        run.publish(version, version, 4)
+        for _, batch in run.spend():
+            found += zip(batch.episode_return.tolist(), batch.episode_length.tolist(), strict=True)
+    whole = {float(reward_of(np.full(7, slot), np.full(7, episode), np.arange(7)).sum(dtype=np.float64)) for slot in range(4) for episode in range(50)}
+    assert len(found) >= 8 and all(length == 7 for _, length in found)
+    assert all(min(abs(value - w) for w in whole) < 1e-4 for value, _ in found)
+
+
+def test_with_credit_for_the_next_round_nothing_is_left_out() -> None:
+    """With a lag limit of 1 the next round's actions bring the results."""
+    run = Alone(TurnsEnv(2, moves=7))
+    run.publish(0, 0, 8, 8)
+    items = run.spend()
+    assert [header.rounds_done for header, _ in items][-1] == 1
+    rows = sum(batch.rows for _, batch in items)
+    acted = len(np.concatenate([ids for ids, _ in run.env.acted]))
+    assert rows < acted == 16
