@@ -5,7 +5,7 @@ from __future__ import annotations
 from numbers import Integral
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, Strict
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, Strict, StringConstraints, WithJsonSchema
 from pydantic_core import PydanticCustomError
 
 
@@ -28,6 +28,12 @@ Number = Annotated[float, Strict()]
 PositiveFloat = Annotated[Number, Field(gt=0.0)]
 NonNegativeFloat = Annotated[Number, Field(ge=0.0)]
 Schedule = Literal["linear", "constant"]
+# One name or pattern stands for a list of one; the conversion stands last, as above.
+AgentNames = Annotated[
+    tuple[Annotated[str, Strict(), StringConstraints(min_length=1)], ...],
+    BeforeValidator(lambda value: (value,) if isinstance(value, str) else value),
+    WithJsonSchema({"anyOf": [{"type": "string", "minLength": 1}, {"type": "array", "items": {"type": "string", "minLength": 1}}]}),
+]
 
 
 class Settings(BaseModel):

@@ -17,6 +17,7 @@ from pydantic_core import PydanticCustomError
 
 from trainers.bc_settings import BCHyperparameters
 from trainers.setting_types import (
+    AgentNames,
     Encoder,
     Flag,
     NonNegativeFloat,
@@ -281,6 +282,8 @@ class BehaviorSettings(Settings):
     """Agent steps between checkpoints."""
     threaded: Flag = True
     """Environments step while the trainer updates. ``false`` for any behavior makes the whole run lock-step."""
+    agents: AgentNames = ()
+    """Agents of a PettingZoo world that have this behavior: names, or patterns such as adversary_*. Empty where all agents have the same one."""
 
 
 class PPOSettings(BehaviorSettings):
