@@ -16,10 +16,11 @@ from trainers.quiet_tensorflow import tf
 from trainers.signal_graph import Inputs, Seen, action_features, features, mean
 
 SCOPE = "gail"
-BETA, LOG_SIGMA = "gail/beta", "gail/log_sigma"
+BETA, LOG_SIGMA, ABSORBING = "gail/beta", "gail/log_sigma", "gail/absorbing"
 _PENALTY = 10.0
 _BOTTLENECK = 128  # units
 _INFORMATION = 0.5  # nats, what the bottleneck lets through
+_ABSORBING_SCALE = 30.0  # one number is all there is to learn of the absorbing state, and Adam moves it by a learning rate at a time
 
 
 @dataclass(frozen=True)
@@ -28,7 +29,8 @@ class Gail:
 
     With `use_actions` D sees the action beside the observation. That reward is never negative, so longer episodes always pay. With
     `end_aware`, an episode that ends goes on for ever in one absorbing state, which D judges as well: with its last transition the
-    agent gets that state's rewards, r(absorbing) · γ/(1 − γ), and ends like the experts.
+    agent gets that state's rewards, r(absorbing) · γ/(1 − γ), and ends like the experts. D's logit of that state is a number of its own:
+    as an input of the network it would, by the gradient penalty, be held close to observations that have nothing to do with it.
 
     The loss is the cross entropy of D, and 10 · (‖∇D's logit‖ − 1)² at points between experts' and others', over all inputs. With
     `use_vail` D sees observations through a random code, N(μ, σ²) with a learnt σ, whose information (KL divergence from N(0, 1))
@@ -49,14 +51,15 @@ class Gail:
     @property
     def statistics(self) -> tuple[str, ...]:
         """See `SignalModel`."""
+        ends = ("Policy/GAIL End Estimate",) if self.end_aware else ()
         vail = ("Losses/GAIL KL Loss", "Policy/GAIL Beta") if self.use_vail else ()
-        return ("Losses/GAIL Loss", "Policy/GAIL Grad Mag Loss", "Policy/GAIL Policy Estimate", "Policy/GAIL Expert Estimate", *vail)
+        return ("Losses/GAIL Loss", "Policy/GAIL Grad Mag Loss", "Policy/GAIL Policy Estimate", "Policy/GAIL Expert Estimate", *ends, *vail)
 
     @property
     def _extra(self) -> int:
-        """Columns beside the observation: the action's, and that of the absorbing state."""
+        """Columns beside the observation: the action's."""
         action = self.arch.spec.action
-        return (action.continuous_size + action.choices) * self.use_actions + self.end_aware
+        return (action.continuous_size + action.choices) * self.use_actions
 
     @property
     def _joined(self) -> Dense:
@@ -83,9 +86,10 @@ class Gail:
 
     @property
     def layout(self) -> Layout:
-        """See `SignalModel`; `LOG_SIGMA` and `BETA` begin at 0."""
+        """See `SignalModel`; `LOG_SIGMA`, `BETA` and `ABSORBING` begin at 0."""
+        ends = {ABSORBING: (1,)} if self.end_aware else {}
         vail = {LOG_SIGMA: (_BOTTLENECK,), BETA: (1,)} if self.use_vail else {}
-        return {**body_layout(self.arch, SCOPE), **dense_layout(*self.layers), **vail}
+        return {**body_layout(self.arch, SCOPE), **dense_layout(*self.layers), **ends, **vail}
 
     @property
     def fixed(self) -> Layout:
@@ -95,10 +99,7 @@ class Gail:
     # -- discriminator -----------------------------------------------------------------------------------------------
 
     def _extras(self, seen: Seen) -> tf.Tensor:
-        parts = [action_features(self.arch, seen.continuous, seen.discrete)] if self.use_actions else []
-        if self.end_aware:
-            parts.append(tf.zeros_like(seen.ended)[:, None])
-        return tf.concat(parts, axis=1) if parts else tf.zeros([seen.ended.shape[0], 0])
+        return action_features(self.arch, seen.continuous, seen.discrete) if self.use_actions else tf.zeros([seen.ended.shape[0], 0])
 
     def _inside(self, named: graph.Parameters, inputs: Inputs, extras: tf.Tensor) -> tf.Tensor:
         """float32 ``[M, ·]``: mean of the code with `use_vail`, else what the logit stands on."""
@@ -109,17 +110,11 @@ class Gail:
     def _logits(self, named: graph.Parameters, inside: tf.Tensor) -> tf.Tensor:
         return graph.head(named, inside, self._logit)[:, 0]
 
-    def _absorbing_logit(self, named: graph.Parameters, like: Seen) -> tf.Tensor:
-        """Of the absorbing state: nothing is observed and nothing done."""
-        inputs = Inputs(tf.zeros_like(like.now.vector[:1]), tuple(tf.zeros_like(image[:1]) for image in like.now.images))
-        extras = tf.concat([tf.zeros([1, self._extra - 1]), tf.ones([1, 1])], axis=1)
-        return self._logits(named, self._inside(named, inputs, extras))[0]
-
     def rewards(self, named: graph.Parameters, seen: Seen) -> tf.Tensor:
         """See `SignalModel`."""
         reward = tf.nn.softplus(self._logits(named, self._inside(named, seen.now, self._extras(seen))))
         if self.end_aware:
-            absorbing = tf.nn.softplus(self._absorbing_logit(named, seen))
+            absorbing = tf.nn.softplus(_ABSORBING_SCALE * named[ABSORBING][0])
             reward += seen.ended * absorbing * (self.gamma / (1.0 - self.gamma))
         return reward
 
@@ -131,7 +126,7 @@ class Gail:
         """See `SignalModel`."""
         inside = [self._inside(named, x.now, self._extras(x)) for x in (experts, seen)]
         weights = [tf.fill(tf.shape(weight), 1.0 / weight.shape[0]), weight]
-        total, vail = tf.constant(0.0), ()
+        total, ends, vail = tf.constant(0.0), (), ()
         if self.use_vail:
             sigma = tf.exp(named[LOG_SIGMA])
             information = sum(
@@ -147,11 +142,12 @@ class Gail:
         expert, other = (self._logits(named, x) for x in inside)
         loss = mean(tf.nn.softplus(-expert), weights[0]) + mean(tf.nn.softplus(other), weights[1])
         if self.end_aware:
-            absorbing = self._absorbing_logit(named, seen)
+            absorbing = _ABSORBING_SCALE * named[ABSORBING][0]
             loss += mean(experts.ended, weights[0]) * tf.nn.softplus(-absorbing) + mean(seen.ended, weights[1]) * tf.nn.softplus(absorbing)
+            ends = (tf.sigmoid(absorbing),)
         penalty = self._penalty(named, seen, weight, experts, seed)
         estimates = (mean(tf.sigmoid(other), weights[1]), mean(tf.sigmoid(expert), weights[0]))
-        return total + loss + _PENALTY * penalty, (loss, penalty, *estimates, *vail)
+        return total + loss + _PENALTY * penalty, (loss, penalty, *estimates, *ends, *vail)
 
     def _penalty(self, named: graph.Parameters, seen: Seen, weight: tf.Tensor, experts: Seen, seed: tf.Tensor) -> tf.Tensor:
         """Mean of (‖∇ logit‖ − 1)² over pairs of an expert's and another's transition, each at a random point between the two."""

@@ -176,7 +176,18 @@ def test_gail_judges_how_episodes_end():
         end = signal.rewards(ends)
         for_ever = signal.rewards(goes_on).mean() / (1 - 0.99)
         worth.append(end[ends.terminated].mean() / for_ever)
-    assert worth[0] > 1.2 and worth[1] < 0.6, worth
+    assert worth[0] > 1.2 and worth[1] < 0.05, worth
+
+
+@pytest.mark.slow
+def test_gail_pays_for_an_end_by_how_often_experts_and_others_end():
+    """D of the absorbing state is e/(e + p), where experts end in e of their steps and others in p."""
+    t, n = transitions(spec_of("discrete"), 300), 300
+    experts, others = (Transitions(t.now, t.after, t.continuous, t.discrete, np.arange(n) % every == every - 1) for every in (30, 10))
+    signal, rng = program("gail", "discrete", experts, end_aware=True), np.random.default_rng(0)
+    for _ in range(10):
+        stats = signal.learn(others, 25, rng)
+    assert abs(stats["Policy/GAIL End Estimate"] - 0.25) < 0.08, stats
 
 
 @pytest.mark.slow
