@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from envs.curriculum import Curricula, Lesson
 from envs.factories import EnvOptions
+from envs.randomization import Sampler
 from envs.specs import BehaviorSpec
 from raytrain.collector import TAPE_ROWS
 from raytrain.credit import CreditBook, ReplayCredit
@@ -74,6 +76,7 @@ class Plan:
         env: empty where everything is learnt from demonstrations.
         lock_step: rounds of equal credit, taken in a fixed order.
         env_options: what is put around each environment.
+        parameters: of the environment, name -> how it is drawn, or its lessons.
     """
 
     run_id: str
@@ -93,6 +96,7 @@ class Plan:
     lock_step: bool
     trainer_threads: int = 1
     env_options: EnvOptions = field(default_factory=EnvOptions)
+    parameters: dict[str, Sampler | tuple[Lesson, ...]] = field(default_factory=dict)
 
     @property
     def architecture(self) -> Architecture:
@@ -193,6 +197,7 @@ def build_env_manager(
         plan.env, plan.env_kwargs, plan.num_envs, plan.stepping, seed_branch(plan.seed, "envs"),
         first_env_index=index * plan.num_envs, import_dirs=plan.import_dirs, wait_for_all=plan.lock_step,
         step_timeout_s=plan.step_timeout_s, options=plan.env_options, masked=plan.spec.action.masked,
+        parameters=Curricula(plan.parameters).samplers(),
     )
     b = plan.behavior
     manager = EnvManager(

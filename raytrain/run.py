@@ -23,6 +23,7 @@ from raytrain.config_text import summary_rows, to_yaml
 from raytrain.console import Console
 from raytrain.controller import Controller, Outcome
 from raytrain.errors import RunFault
+from raytrain.parameter_settings import made_parameters
 from raytrain.plan import Plan, Start
 from raytrain.resume import changed_settings, flat, initial_snapshot, start_of
 from raytrain.run_folder import RunFolder, has_checkpoint
@@ -213,6 +214,7 @@ def plan_of(config: RunConfig, behavior: str, spec: BehaviorSpec, import_dirs: t
         step_timeout_s=env.step_timeout_s, import_dirs=import_dirs, seed=env.seed,
         managers=tuple(f"env-manager-{i}" for i in range(spread.num_env_managers)), agents=env.num_envs,
         max_policy_lag=config.policy_lag, lock_step=config.lock_step, trainer_threads=max(1, int(spread.trainer_cpus)),
+        parameters=made_parameters(config.environment_parameters, import_dirs),
     )
 
 
