@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import StringConstraints, field_validator, model_serializer, model_validator
 from pydantic_core import PydanticCustomError
 
-from envs.curriculum import Criteria, Lesson
-from envs.randomization import Constant, Gaussian, MultiRangeUniform, OwnSampler, Sampler, Uniform
 from trainers.setting_types import Flag, NonNegativeFloat, NonNegativeInt, Number, Settings, contradiction
+
+if TYPE_CHECKING:
+    from envs.curriculum import Lesson
+    from envs.randomization import Sampler
 
 Name = Annotated[str, StringConstraints(min_length=1, strip_whitespace=True)]
 
@@ -115,6 +117,14 @@ class SamplerSettings(_Sparse):
 
     def made(self, import_dirs: tuple[str, ...] = ()) -> Sampler:
         """The sampler; a class of the user's is looked for in `import_dirs`, when it is first used."""
+        from envs.randomization import (  # a configuration is checked without NumPy
+            Constant,
+            Gaussian,
+            MultiRangeUniform,
+            OwnSampler,
+            Uniform,
+        )
+
         if self.sampler is not None:
             return OwnSampler(self.sampler, dict(self.kwargs or {}), import_dirs)
         kinds = {"constant": Constant, "uniform": Uniform, "gaussian": Gaussian, "multirangeuniform": MultiRangeUniform}
@@ -182,6 +192,8 @@ class ParameterSettings(SamplerSettings):
 
     def made_lessons(self, import_dirs: tuple[str, ...] = ()) -> tuple[Lesson, ...]:
         """The lessons, at least one."""
+        from envs.curriculum import Criteria, Lesson
+
         last = len(self.curriculum) - 1
         return tuple(
             Lesson(lesson.name, lesson.value.made(import_dirs), None if i == last else Criteria(**lesson.completion_criteria.model_dump()))
