@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
 from envs.specs import Actions, BehaviorSpec, Steps
+
+if TYPE_CHECKING:
+    from envs.randomization import Samplers
 
 
 class EnvFault(RuntimeError):
@@ -110,6 +113,24 @@ class BatchedEnv(Protocol):
 
     def load_state(self, state: dict[str, Any]) -> None:
         """Continue from `state`; call before `reset`."""
+
+    def set_parameters(self, parameters: Samplers, lesson: int = 0) -> None:
+        """From its next reset on, each environment draws `parameters` for each of its episodes; see `envs.randomization`.
+
+        Args:
+            parameters: name -> sampler; all of them, what was set before is forgotten.
+            lesson: number that the episodes are tagged with (see `lesson_of`): of a curriculum's lesson, or of its changes.
+
+        Raises:
+            ParameterError: these environments cannot be given parameters.
+        """
+
+    def lesson_of(self, behavior: str) -> np.ndarray:
+        """int64 ``[slots]``: under which lesson number the running episode of each slot began, as of the last `poll`.
+
+        An episode's end and the next first decision may come in one message; to know the lesson of what ended, remember it from
+        the message that brought the episode's first decision.
+        """
 
     def close(self) -> None:
         """Close every environment and end every thread and process that belongs to it."""

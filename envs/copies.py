@@ -9,8 +9,9 @@ from typing import Any, Protocol
 import numpy as np
 
 from envs.base import EnvFault
+from envs.randomization import ParameterError, Samplers, draw
 from envs.seeding import env_seeds
-from envs.single_env import Outcome, Reset, plain_action
+from envs.single_env import Command, Outcome, Reset, WithParameters, plain_action
 from envs.specs import (
     Actions,
     BehaviorSpec,
@@ -36,7 +37,7 @@ class Workers(Protocol):
     name: str
     spec: BehaviorSpec
 
-    def request(self, slot: int, epoch: int, command: Reset | EnvAction) -> None:
+    def request(self, slot: int, epoch: int, command: Command) -> None:
         """Let copy `slot` do `command`; `epoch` comes back with the outcome."""
 
     def collect(self, timeout_s: float) -> list[tuple[int, int, Outcome | EnvFault]]:
@@ -86,6 +87,11 @@ class CopiesEnv:
         self._reward = np.empty(num_envs, np.float32)
         self._first = np.empty(num_envs, bool)
         self._no_terminal = no_terminal_steps(spec)
+        self._samplers: Samplers = {}
+        self._lesson_now = 0
+        self._must_give = np.zeros(num_envs, bool)  # copies that have not been given the parameters of their next episode yet
+        self._given = np.zeros(num_envs, np.int64)  # lesson of the parameters that a copy was given last
+        self._lesson = np.zeros(num_envs, np.int64)  # lesson in which the delivered episode began
 
     def reset(self) -> None:
         """Start a new episode in every environment. Copies that are busy reset when their step is done."""
@@ -94,6 +100,7 @@ class CopiesEnv:
         self._busy_since.clear()
         self._awaiting[:] = False
         self._in_flight[:] = False
+        self._must_give[:] = bool(self._samplers)  # a step that the reset replaces may have carried them
         for slot in range(self._num_envs):
             seeds = None
             if not self._seeded:
@@ -145,6 +152,15 @@ class CopiesEnv:
         begun = state["episodes_begun"]
         self._episodes_begun[:] = [begun.get(str(self._first_env_index + i), 0) for i in range(self._num_envs)]
 
+    def set_parameters(self, parameters: Samplers, lesson: int = 0) -> None:
+        """See `BatchedEnv.set_parameters`. A copy that is in a step when this is called may still begin one episode of the lesson before."""
+        self._samplers, self._lesson_now = dict(parameters), lesson
+        self._must_give[:] = True
+
+    def lesson_of(self, behavior: str) -> np.ndarray:
+        """See `BatchedEnv.lesson_of`."""
+        return self._lesson.copy()
+
     def close(self) -> None:
         """Close every copy."""
         self._workers.close()
@@ -158,7 +174,19 @@ class CopiesEnv:
             self._step[slot] += 1
             self._last_action[slot] = command
             self._busy_since[slot] = time.monotonic()
-        self._workers.request(slot, self._epoch, command)
+        self._workers.request(slot, self._epoch, self._with_parameters(slot, command) if self._must_give[slot] else command)
+
+    def _with_parameters(self, slot: int, command: Reset | EnvAction) -> Command:
+        """`command` with what the copy's next episode is given. It goes ahead with an earlier step, since copies reset themselves."""
+        self._must_give[slot] = False
+        self._given[slot] = self._lesson_now
+        episode, env_index = int(self._episodes_begun[slot]), self._first_env_index + slot
+        try:
+            return WithParameters(draw(self._samplers, self._seed, env_index, episode), command)
+        except (EnvFault, ParameterError) as error:
+            fault = error if isinstance(error, EnvFault) else EnvFault(str(error))
+            self._fault = self._fault or fault.located(env_index, episode, 0, None)
+            return command
 
     def _collect(self, timeout_s: float) -> None:
         """Move what is ready into ``_held`` and the first failure into ``_fault``."""
@@ -176,6 +204,7 @@ class CopiesEnv:
             if outcome.first:
                 self._episodes_begun[slot] += 1
                 self._step[slot] = 0
+                self._must_give[slot] = bool(self._samplers)
         if limit_s is not None:
             self._find_blocked(limit_s)
 
@@ -200,6 +229,9 @@ class CopiesEnv:
         reward, first = self._reward[:n], self._first[:n]
         reward[:] = [o.reward for o in outcomes]
         first[:] = [o.first for o in outcomes]
+        if self._samplers:
+            began = slots[first]
+            self._lesson[began] = self._given[began]
         ended = [row for row, outcome in enumerate(outcomes) if outcome.final_obs is not None]
         terminal = self._no_terminal
         if ended:

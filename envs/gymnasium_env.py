@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 import gymnasium as gym
@@ -16,6 +17,7 @@ from envs.factories import DEFAULT_OPTIONS, EnvFactory, EnvOptions, behavior_nam
 from envs.faults import env_fault
 from envs.masks import mask_in, mask_method
 from envs.native import NativeVectorEnv
+from envs.randomization import Samplers, check_takes_parameters
 from envs.single_env import SingleEnv
 from envs.spaces import behavior_spec
 from envs.specs import BehaviorSpec
@@ -25,6 +27,7 @@ from envs.vector_masks import vector_mask_method
 __all__ = ["STEPPING", "EnvOptions", "behavior_name", "make_batched_env", "probe_spec"]
 
 STEPPING = ("auto", "inline", "threads", "processes")
+NO_PARAMETERS: Mapping = MappingProxyType({})
 
 
 def make_batched_env(
@@ -39,6 +42,7 @@ def make_batched_env(
     step_timeout_s: float | None = None,
     options: EnvOptions = DEFAULT_OPTIONS,
     masked: bool = False,
+    parameters: Samplers = NO_PARAMETERS,
 ) -> BatchedEnv:
     """`num_envs` environments behind the batched protocol.
 
@@ -55,6 +59,7 @@ def make_batched_env(
             processes. Inline and native stepping run in the caller's thread, where nothing can interrupt a step.
         options: frame stacking, action repeat, Atari preprocessing.
         masked: `probe_spec` found the behavior masked. Needed where masks are in ``info`` only; otherwise it is found out here.
+        parameters: how each environment's parameters are drawn (name -> sampler); with any, single environments are stepped.
 
     Raises:
         ValueError: the configuration or a space is not usable.
@@ -65,12 +70,15 @@ def make_batched_env(
         raise ValueError(f"env_settings.num_envs: expected at least 1, received {num_envs}.")
     factory = EnvFactory(env, dict(env_kwargs), tuple(str(folder) for folder in import_dirs), options, masked)
     if stepping == "auto":
-        chosen = _choose(factory, num_envs, seed)
+        chosen = _choose(factory, num_envs, seed, tuple(parameters))
         if isinstance(chosen, VectorEnv):
             return NativeVectorEnv(chosen, behavior_name(env, chosen), seed, first_env_index, masked)
         stepping = chosen
     workers = make_workers(factory, num_envs, stepping, first_env_index)
-    return CopiesEnv(workers, num_envs, seed, first_env_index, wait_for_all, step_timeout_s)
+    copies = CopiesEnv(workers, num_envs, seed, first_env_index, wait_for_all, step_timeout_s)
+    if parameters:
+        copies.set_parameters(parameters)
+    return copies
 
 
 def _check_stepping(env: str, stepping: str) -> None:
@@ -81,9 +89,10 @@ def _check_stepping(env: str, stepping: str) -> None:
                          "own and gives out no single one (env_kwargs: num_threads says how many threads).")
 
 
-def _choose(factory: EnvFactory, num_envs: int, seed: np.random.SeedSequence) -> VectorEnv | str:
+def _choose(factory: EnvFactory, num_envs: int, seed: np.random.SeedSequence, parameters: tuple[str, ...]) -> VectorEnv | str:
     """A vector environment that does the same task, or else how copies of the environment are best stepped."""
-    made = factory.make_vector(num_envs) or factory.make(num_envs)
+    made = (None if parameters else factory.make_vector(num_envs)) or factory.make(num_envs)
+    check_takes_parameters(made, factory.env, parameters)
     if not isinstance(made, VectorEnv):
         copy = SingleEnv(factory, made)
         try:
@@ -99,20 +108,26 @@ def _choose(factory: EnvFactory, num_envs: int, seed: np.random.SeedSequence) ->
 
 def probe_spec(
     env: str, env_kwargs: dict[str, Any], import_dirs: Sequence[str] = (), options: EnvOptions = DEFAULT_OPTIONS, stepping: str = "auto",
+    parameters: Sequence[str] = (),
 ) -> dict[str, BehaviorSpec]:
     """Behavior name -> spec of an environment that is made for this question and closed.
 
     It is reset once where only that tells whether it masks actions: it has discrete branches and neither a method nor an observation
     for masks. Games of ALE and worlds of EnvPool are not: it is known of them.
 
+    Args:
+        parameters: names of the parameters that it has to take.
+
     Raises:
-        ValueError: the configuration or a space is not usable, also by that way of stepping.
+        ValueError: the configuration or a space is not usable, also by that way of stepping; a `ParameterError` where it takes none.
         EnvFault: the environment's own code raised.
     """
     _check_stepping(env, stepping)
     factory = EnvFactory(env, dict(env_kwargs), tuple(str(folder) for folder in import_dirs), options)
-    made = (factory.make_vector(1) if factory.is_preprocessed_atari and stepping == "auto" else None) or factory.make()
+    is_vector = factory.is_preprocessed_atari and stepping == "auto" and not parameters
+    made = (factory.make_vector(1) if is_vector else None) or factory.make()
     try:
+        check_takes_parameters(made, env, parameters)
         name = behavior_name(env, made)
         prefix = "single_" if isinstance(made, VectorEnv) else ""
         spaces = [getattr(made, f"{prefix}{which}_space", None) for which in ("observation", "action")]

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from envs.base import EnvFault
 from envs.factories import EnvFactory
-from envs.single_env import Outcome, Reset, SingleEnv
-from envs.specs import EnvAction
+from envs.single_env import Command, Outcome, SingleEnv
 
 
 class InlineWorkers:
@@ -24,9 +23,9 @@ class InlineWorkers:
             except EnvFault as fault:
                 raise fault.located(first_env_index + slot, None, None, None) from fault
         self.name, self.spec = self._envs[0].name, self._envs[0].spec
-        self._requests: dict[int, tuple[int, Reset | EnvAction]] = {}
+        self._requests: dict[int, tuple[int, Command]] = {}
 
-    def request(self, slot: int, epoch: int, command: Reset | EnvAction) -> None:
+    def request(self, slot: int, epoch: int, command: Command) -> None:
         """Remember the command; a reset replaces a step that was not done yet."""
         self._requests[slot] = (epoch, command)
 

@@ -15,6 +15,7 @@ from envs.boundary import BOUNDS_CHECK_STEPS, ObservationReader
 from envs.envpool_env import EnvPoolVectorEnv
 from envs.faults import env_fault
 from envs.masks import LATE_MASK, MASK_KEY
+from envs.randomization import ParameterError, Samplers
 from envs.seeding import env_seeds
 from envs.single_env import plain_action
 from envs.spaces import behavior_spec
@@ -135,6 +136,16 @@ class NativeVectorEnv:
         """Continue the seed streams of `state`."""
         begun = state["episodes_begun"]
         self._episodes_begun[:] = [begun.get(str(self._first_env_index + i), 0) for i in range(self._n)]
+
+    def set_parameters(self, parameters: Samplers, lesson: int = 0) -> None:
+        """Refused: the environments are reset as one, so that none can be given parameters of its own."""
+        if parameters:
+            raise ParameterError(f"{self._name}: expected single environments for the parameters {', '.join(parameters)}, received a vector "
+                                 "environment: set env_settings.stepping to inline, threads or processes.")
+
+    def lesson_of(self, behavior: str) -> np.ndarray:
+        """Zeros: without parameters there is one lesson."""
+        return np.zeros(self._n, np.int64)
 
     def close(self) -> None:
         """Close the vector environment and let go of it: the threads of some end only with the object."""

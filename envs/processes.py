@@ -17,8 +17,7 @@ from typing import Any
 from envs.base import EnvFault
 from envs.factories import EnvFactory
 from envs.faults import env_fault
-from envs.single_env import Outcome, Reset, SingleEnv
-from envs.specs import EnvAction
+from envs.single_env import Command, Outcome, SingleEnv
 
 CLOSE_TIMEOUT_S = 2.0
 EXIT_CODE_TIMEOUT_S = 5.0
@@ -67,7 +66,7 @@ class ProcessWorkers:
         self._pipes.append(ours)
         self._processes.append(process)
 
-    def request(self, slot: int, epoch: int, command: Reset | EnvAction) -> None:
+    def request(self, slot: int, epoch: int, command: Command) -> None:
         """Send the command to copy `slot`; a dead one is reported by `collect`."""
         self._epochs[slot] = epoch
         self._busy[slot] = self._busy.get(slot, 0) + 1

@@ -10,8 +10,8 @@ from queue import Empty, SimpleQueue
 from envs.base import EnvFault
 from envs.factories import EnvFactory
 from envs.faults import env_fault
-from envs.single_env import Outcome, Reset, SingleEnv
-from envs.specs import BehaviorSpec, EnvAction
+from envs.single_env import Command, Outcome, SingleEnv
+from envs.specs import BehaviorSpec
 
 CLOSE_TIMEOUT_S = 2.0
 
@@ -43,7 +43,7 @@ class ThreadWorkers:
                 raise answer.located(first_env_index + slot, None, None, None) if isinstance(answer, EnvFault) else answer
         self.name, self.spec = answers[0][1]
 
-    def request(self, slot: int, epoch: int, command: Reset | EnvAction) -> None:
+    def request(self, slot: int, epoch: int, command: Command) -> None:
         """Queue the command of copy `slot`."""
         self._commands[slot].put((epoch, command))
 

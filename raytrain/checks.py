@@ -5,17 +5,21 @@ from __future__ import annotations
 import shutil
 import sysconfig
 import traceback
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import psutil
 
+from envs.curriculum import Lesson
 from envs.factories import EnvOptions
+from envs.randomization import ParameterError, Sampler, draw
 from envs.specs import BehaviorSpec
 from raytrain.config import check_behaviors
 from raytrain.config_problems import contains
 from raytrain.errors import ConfigError, Problem, RunFault
+from raytrain.parameter_settings import made_parameters
 from raytrain.plan import ROW_COPIES, Plan
 from raytrain.settings import RunConfig
 from trainers.architecture import Architecture, ArchitectureError
@@ -47,12 +51,25 @@ def probe(config: RunConfig, import_dirs: tuple[str, ...]) -> dict[str, Behavior
     from envs.base import EnvFault
     from envs.gymnasium_env import probe_spec
 
+    parameters = made_parameters(config.environment_parameters, import_dirs)
     try:
-        return probe_spec(config.env, config.env_kwargs, import_dirs, env_options(config), config.env_settings.stepping)
+        _try_samplers(parameters)
+        return probe_spec(
+            config.env, config.env_kwargs, import_dirs, env_options(config), config.env_settings.stepping, parameters=tuple(parameters))
     except EnvFault as fault:
         raise RunFault.of(config.env, fault) from fault
+    except ParameterError as error:
+        problem = config.document.problem(("environment_parameters",), list(parameters), str(error))
+        raise ConfigError([problem], config.document.name) from error
     except ValueError as error:
         raise ConfigError([config.document.problem(("env",), config.env, str(error))], config.document.name) from error
+
+
+def _try_samplers(parameters: Mapping[str, Sampler | tuple[Lesson, ...]]) -> None:
+    """Draw from every sampler once, so that a class of the user's that cannot be used is named before anything starts."""
+    for name, given in parameters.items():
+        for sampler in [lesson.value for lesson in given] if isinstance(given, tuple) else [given]:
+            draw({name: sampler}, np.random.SeedSequence(0), env_index=0, episode=0)
 
 
 def check_networks(config: RunConfig, plan: Plan) -> list[str]:

@@ -74,6 +74,7 @@ def check_behaviors(config: RunConfig, names_in_env: Iterable[str]) -> dict[str,
             near = nearest(name, names)
             message = f"expected a behavior of {config.env}, received {name}; behaviors in the environment: {in_env}; in the file: {in_file}"
             problems.append(config.document.problem(("behaviors", name), name, message + did_you_mean(near), near))
+    problems += _unknown_in_criteria(config, names)
     missing = [name for name in names if name not in config.behaviors]
     if missing and config.default_settings is None and not problems:
         message = (
@@ -84,6 +85,20 @@ def check_behaviors(config: RunConfig, names_in_env: Iterable[str]) -> dict[str,
     if problems:
         raise ConfigError(problems, config.document.name)
     return {name: config.behaviors.get(name) or config.default_settings for name in names}
+
+
+def _unknown_in_criteria(config: RunConfig, names: list[str]) -> list[Problem]:
+    """Lessons that wait for episodes of a behavior which the environment does not have."""
+    problems = []
+    for parameter, settings in config.environment_parameters.items():
+        for index, lesson in enumerate(settings.curriculum or ()):
+            criteria = lesson.completion_criteria
+            if criteria is not None and criteria.behavior not in names:
+                path = ("environment_parameters", parameter, "curriculum", str(index), "completion_criteria", "behavior")
+                near = nearest(criteria.behavior, names)
+                message = f"expected a behavior of {config.env} ({', '.join(names)}), received {criteria.behavior}{did_you_mean(near)}"
+                problems.append(config.document.problem(path, criteria.behavior, message, near))
+    return problems
 
 
 def _read(source: str | Path | Mapping[str, Any]) -> tuple[Document, list[Problem]]:

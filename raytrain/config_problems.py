@@ -22,6 +22,7 @@ _EXPECTED = {
     "string_pattern_mismatch": "letters, digits, _, - and . only, the first a letter, digit or _",
     "dict_type": "a section of keys",
     "tuple_type": "a list",
+    "parameter_type": "a number or a section of keys",
     "model_type": "a section of keys",
     "greater_than": "a number > {gt:g}",
     "greater_than_equal": "a number ≥ {ge:g}",
@@ -50,7 +51,8 @@ def clashing(path: KeyPath, found: Mapping[str, Any]) -> list[KeyPath]:
     """The two keys of a clash, that which is reported first; empty for any other error."""
     if found["type"] != "contradiction":
         return []
-    return [(*path, *found["ctx"][which].split(".")) for which in ("field", "other")]
+    below = [found["ctx"][which].split(".") for which in ("field", "other")]
+    return [(*path, *(int(key) if key.isdigit() else key for key in keys)) for keys in below]
 
 
 def origin(path: KeyPath, found: Mapping[str, Any], data: dict[str, Any]) -> KeyPath:

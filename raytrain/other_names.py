@@ -88,8 +88,6 @@ NOT_AVAILABLE = {
     "timeout_wait": "the start of an environment is waited for as long as it takes, and the wait is shown; remove it",
     "base_port": "environments here are Python objects without ports; remove it",
     "num_areas": "areas within one environment are Unity's; use env_settings.num_envs",
-    "environment_parameters": "curricula and parameter randomisation are not available here yet; remove it",
-    "curriculum": "curricula are not available here yet; remove it",
     "self_play": "self-play is not available here yet; remove it",
     "goal_conditioning_type": "goal signals are not available here yet; remove it",
     "deterministic": "training samples actions; ask for deterministic ones where a trained policy acts",

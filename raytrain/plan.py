@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from envs.curriculum import Curricula, Lesson
 from envs.factories import EnvOptions
+from envs.randomization import Sampler
 from envs.specs import BehaviorSpec
 from raytrain.collector import TAPE_ROWS
 from raytrain.credit import CreditBook, ReplayCredit
@@ -77,6 +79,7 @@ class Plan:
         env: empty where everything is learnt from demonstrations.
         lock_step: rounds of equal credit, taken in a fixed order.
         env_options: what is put around each environment.
+        parameters: of the environment, name -> how it is drawn, or its lessons.
     """
 
     run_id: str
@@ -96,6 +99,7 @@ class Plan:
     lock_step: bool
     trainer_threads: int = 1
     env_options: EnvOptions = field(default_factory=EnvOptions)
+    parameters: dict[str, Sampler | tuple[Lesson, ...]] = field(default_factory=dict)
     place: int = 0
     behaviors: int = 1
     agent_names: tuple[str, ...] = ()
@@ -210,6 +214,7 @@ def build_env_manager(
         run.env, run.env_kwargs, run.num_envs, run.stepping, seed_branch(run.seed, "envs"),
         first_env_index=index * run.num_envs, import_dirs=run.import_dirs, wait_for_all=run.lock_step,
         step_timeout_s=run.step_timeout_s, options=run.env_options, masked=run.spec.action.masked,
+        parameters=Curricula(run.parameters).samplers(),
     )
     manager = EnvManager(
         run.managers[index], env, sources, sinks, {p.behavior: p.policy() for p in plans}, {p.behavior: p.settings.time_horizon for p in plans},

@@ -23,6 +23,7 @@ from raytrain.config_text import summary_rows, to_yaml
 from raytrain.console import Console
 from raytrain.controller import Controller, Outcome
 from raytrain.errors import RunFault
+from raytrain.parameter_settings import made_parameters
 from raytrain.plan import Plan, Start
 from raytrain.resume import changed_settings, flat, initial_snapshot, starts_of
 from raytrain.run_folder import RunFolder, has_checkpoint
@@ -211,6 +212,7 @@ def _with_run_id(config: RunConfig) -> RunConfig:
 def plans_of(config: RunConfig, specs: Mapping[str, BehaviorSpec], import_dirs: tuple[str, ...]) -> list[Plan]:
     """What is built for each behavior of the environment, as the resolved `config` says."""
     spread, env = config.distributed, config.env_settings
+    parameters = made_parameters(config.environment_parameters, import_dirs)
     return [
         Plan(
             run_id=config.checkpoint_settings.run_id, behavior=behavior, spec=spec, settings=config.behaviors[behavior], env=config.env or "",
@@ -218,7 +220,7 @@ def plans_of(config: RunConfig, specs: Mapping[str, BehaviorSpec], import_dirs: 
             step_timeout_s=env.step_timeout_s, import_dirs=import_dirs, seed=env.seed,
             managers=tuple(f"env-manager-{i}" for i in range(spread.num_env_managers)), agents=env.num_envs,
             max_policy_lag=config.policy_lag, lock_step=config.lock_step, trainer_threads=max(1, int(spread.trainer_cpus)),
-            place=place, behaviors=len(specs),
+            place=place, behaviors=len(specs), parameters=parameters,
         )
         for place, (behavior, spec) in enumerate(specs.items())
     ]

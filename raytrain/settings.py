@@ -10,6 +10,7 @@ import yaml
 from pydantic import Field, PrivateAttr, Strict, StringConstraints, ValidationInfo, field_validator, model_validator
 from pydantic_core import PydanticCustomError
 
+from raytrain.parameter_settings import ParameterSettings
 from raytrain.yaml_source import Document
 from trainers.settings import (
     DEFAULT_TRAINER,
@@ -133,6 +134,8 @@ class RunConfig(Settings):
     """What every behavior starts from; also the settings of behaviors that the file does not name."""
     behaviors: dict[str, AnyBehaviorSettings] = Field(default={}, validate_default=True)
     """Behavior name → how it is trained. An environment with a single agent has one behavior, named after its id: CartPole-v1 → CartPole."""
+    environment_parameters: dict[str, ParameterSettings] = Field(default={})
+    """Parameter of the environment → a number, how it is drawn for each episode, or its curriculum."""
     env_settings: EnvSettings = EnvSettings()
     """How environments are stepped."""
     distributed: DistributedSettings = DistributedSettings()
@@ -231,6 +234,10 @@ class RunConfig(Settings):
         behaviors = self.behaviors or {"default_settings": self.default_settings}
         found = [sentence for name, settings in behaviors.items() if settings for sentence in _behavior_warnings(name, settings)]
         found += self._trainer_warnings([name for name, settings in behaviors.items() if isinstance(settings, SACSettings)])
+        for name, parameter in self.environment_parameters.items():
+            if parameter.curriculum and parameter.curriculum[-1].completion_criteria is not None:
+                last = f"environment_parameters.{name}.curriculum.{len(parameter.curriculum) - 1}"
+                found.append(f"{last}.completion_criteria are not used: the last lesson never ends.")
         if self.checkpoint_settings.resume and self.checkpoint_settings.initialize_from:
             unused = f"checkpoint_settings.initialize_from={self.checkpoint_settings.initialize_from}"
             found.append(f"{unused} is not used: resume continues from the run's own checkpoint.")

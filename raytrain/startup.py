@@ -23,7 +23,7 @@ def startup_rows(plan: Plan) -> list[tuple[str, str]]:
     The parts of a Tuple or Dict of actions have rows of their own, named by their place: ``mapping[0]``, ``mapping['arm'][1]``.
     """
     arch = plan.architecture
-    rows = [*_observations(plan, arch), *_wrappers(plan), *_actions(plan)]
+    rows = [*_observations(plan, arch), *_wrappers(plan), *_parameters(plan), *_actions(plan)]
     masked = f"given by the environment for {plan.spec.action.choices} choices; what is not allowed has probability 0"
     rows.append(("mask", masked if plan.spec.action.masked else "none"))
     rows.append(("network", _network(plan, arch)))
@@ -94,6 +94,17 @@ def _wrappers(plan: Plan) -> list[tuple[str, str]]:
     if options.frame_stack > 1:
         parts.append(f"the newest {options.frame_stack} observations together, on a new first axis, oldest first")
     return [("preprocessing", "; ".join(parts))] if parts else []
+
+
+def _parameters(plan: Plan) -> list[tuple[str, str]]:
+    """How each parameter of the environment is drawn."""
+    rows = []
+    for name, given in plan.parameters.items():
+        text = str(given)
+        if isinstance(given, tuple):
+            text = f"{_count(len(given), 'lesson')}, the first ({given[0].name}): {given[0].value}"
+        rows.append((f"parameter {name}", text))
+    return rows
 
 
 # -- actions -----------------------------------------------------------------------------------------------------------

@@ -66,6 +66,8 @@ def annotation_at(path: KeyPath, trainer_type: str = DEFAULT_TRAINER) -> Any:
             current = _declared(known.annotation, trainer_type) if known else None
         elif get_origin(current) is dict:
             current = _declared(get_args(current)[1], trainer_type)
+        elif get_origin(current) is tuple:
+            current = _declared(get_args(current)[0], trainer_type)
         else:
             return None
     return current
@@ -205,6 +207,8 @@ def _concrete(other: KeyPath, path: KeyPath, data: Mapping[str, Any]) -> str:
     """`other` as text, with `ANY_NAME` replaced by the behavior that `path` is in, or the only one of the file."""
     if ANY_NAME not in other:
         return ".".join(other)
+    if other[0] == "environment_parameters":
+        return ".".join((other[0], path[1] if path[0] == other[0] and len(path) > 2 else "<parameter>", *other[2:]))
     below = ["<observation>" if key == ANY_NAME else key for key in other[2:]]
     if path[0] == "default_settings":
         return ".".join((path[0], *below))

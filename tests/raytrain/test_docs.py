@@ -11,6 +11,7 @@ from typing import get_args
 import pytest
 
 from raytrain.config import load_config
+from raytrain.parameter_settings import CriteriaSettings, LessonSettings, ParameterSettings, SamplerParameters, SamplerSettings
 from raytrain.settings import CheckpointSettings, DistributedSettings, EnvSettings, RunConfig, StopSettings
 from raytrain.suggest import NOT_AVAILABLE
 from raytrain.yaml_source import parse_value, parse_yaml
@@ -66,6 +67,11 @@ SECTIONS = {
     "`own`": OwnSignalSettings,
     "`network_settings` of a signal": SignalNetwork,
     "`behavioral_cloning`": BehavioralCloningSettings,
+    "`environment_parameters`": ParameterSettings,
+    "`sampler_parameters`": SamplerParameters,
+    "Lessons of a curriculum": LessonSettings,
+    "`value` of a lesson": SamplerSettings,
+    "`completion_criteria`": CriteriaSettings,
     "`env_settings`": EnvSettings,
     "`distributed`": DistributedSettings,
     "`checkpoint_settings`": CheckpointSettings,
@@ -99,7 +105,7 @@ def anchors(page: Path) -> set[str]:
 
 def is_section(name: str, model: type[Settings]) -> bool:
     """Whether a key holds a section, which has a heading of its own instead of a row."""
-    return name in ("behaviors", "default_settings") or isinstance(model.model_fields[name].default, Settings)
+    return name in ("behaviors", "default_settings", "environment_parameters") or isinstance(model.model_fields[name].default, Settings)
 
 
 @pytest.mark.parametrize(("heading", "model"), SECTIONS.items(), ids=[model.__name__ for model in SECTIONS.values()])
