@@ -32,7 +32,7 @@ class WorldSpec(BehaviorSpec):
     """
 
     observations: tuple[()] = ()
-    action: ActionSpec = ActionSpec("none")
+    action: ActionSpec = field(default_factory=lambda: ActionSpec("none"))
     behaviors: dict[str, BehaviorSpec] = field(default_factory=dict)
     agents: dict[str, tuple[str, ...]] = field(default_factory=dict)
 
@@ -62,7 +62,7 @@ def possible_agents(world: Any, env: str) -> dict[str, Any]:
     agents = getattr(world, "possible_agents", None)
     if not agents:
         raise ValueError(f"{env}: expected the world to list every agent that may appear in possible_agents, received "
-                         f"{'none' if agents is None else agents!r}; the number of agents has to be known before the first reset. Set it "
+                         f"{'none' if agents is None else list(agents)}; the number of agents has to be known before the first reset. Set it "
                          "in the constructor of the world.")
     names = {str(agent): agent for agent in agents}
     if len(names) != len(agents):

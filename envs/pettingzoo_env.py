@@ -73,6 +73,9 @@ class PettingZooEnv(CopiesEnv):
 
     ``env_steps`` counts calls of the world's ``step`` (in an ``AECEnv`` each one with an action), in one behavior of each message.
     `in_flight` counts the agents whose world steps now: while it waits for the actions of others, nothing of it is in flight.
+
+    Attributes:
+        agents: behavior -> names of its agents in one world.
     """
 
     def __init__(
@@ -86,7 +89,7 @@ class PettingZooEnv(CopiesEnv):
     ) -> None:
         super().__init__(workers, num_envs, seed, first_env_index, wait_for_all, step_timeout_s)
         spec: WorldSpec = workers.spec
-        self.behaviors = dict(spec.behaviors)
+        self.behaviors, self.agents = dict(spec.behaviors), dict(spec.agents)
         self._lanes = {name: _Lane(behavior, spec.agents[name], num_envs) for name, behavior in spec.behaviors.items()}
         self.num_slots = {name: lane.num_slots for name, lane in self._lanes.items()}
         self._place = {agent: (name, index) for name, lane in self._lanes.items() for index, agent in enumerate(lane.agents)}
