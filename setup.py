@@ -12,6 +12,7 @@ ENVS = {
     "atari": ["ale-py>=0.12", "opencv-python-headless>=4.8"],
     "envpool": ["envpool>=1.2"],
     "minigrid": ["minigrid>=3.0"],
+    "pettingzoo": ["pettingzoo>=1.24", "mpe2"],
 }
 ONNX = ["onnxruntime>=1.14", "onnx>=1.14"]  # faster acting on images
 MINARI = ["minari[hdf5]>=0.5.3", "pillow>=10"]  # Minari reads images with Pillow without asking for it
@@ -26,6 +27,6 @@ setup(
     python_requires=">=3.11",
     packages=["raytrain", "trainers", "envs"],
     install_requires=REQUIREMENTS,
-    extras_require={**ENVS, "minari": MINARI, "onnx": ONNX, "test": ["pytest>=8", "pytest-xdist>=3.6", "gymnasium[box2d]>=1.1", *ENVS["atari"], *ENVS["minigrid"], *MINARI, *ONNX], "docs": ["matplotlib>=3.8"]},
+    extras_require={**ENVS, "minari": MINARI, "onnx": ONNX, "test": ["pytest>=8", "pytest-xdist>=3.6", "gymnasium[box2d]>=1.1", *ENVS["atari"], *ENVS["minigrid"], *ENVS["pettingzoo"], *MINARI, *ONNX], "docs": ["matplotlib>=3.8"]},
     entry_points={"console_scripts": ["raytrain = raytrain.cli:main"]},
 )

@@ -161,6 +161,12 @@ class CopiesEnv:
         """See `BatchedEnv.lesson_of`."""
         return self._lesson.copy()
 
+    def _note_lessons(self, slots: np.ndarray, first: np.ndarray) -> None:
+        """Copies whose new episode is delivered (bool ``[n] first``) run in the lesson that they were given last."""
+        if self._samplers:
+            began = slots[first]
+            self._lesson[began] = self._given[began]
+
     def close(self) -> None:
         """Close every copy."""
         self._workers.close()
@@ -229,9 +235,7 @@ class CopiesEnv:
         reward, first = self._reward[:n], self._first[:n]
         reward[:] = [o.reward for o in outcomes]
         first[:] = [o.first for o in outcomes]
-        if self._samplers:
-            began = slots[first]
-            self._lesson[began] = self._given[began]
+        self._note_lessons(slots, first)
         ended = [row for row, outcome in enumerate(outcomes) if outcome.final_obs is not None]
         terminal = self._no_terminal
         if ended:

@@ -9,7 +9,7 @@ import inspect
 import re
 import sys
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import ModuleType
@@ -20,6 +20,7 @@ from gymnasium.envs.registration import load_env_creator
 from gymnasium.vector import VectorEnv
 
 from envs import atari
+from envs.agent_behaviors import is_agent_world
 from envs.envpool_env import EnvPoolVectorEnv, is_envpool, is_pool
 from envs.faults import env_fault
 from envs.wrappers import ActionRepeat, FrameStack
@@ -34,6 +35,8 @@ dynamics step by step). Others may differ, as ALE's does unless it is told (`env
 
 NATIVE_KWARGS = frozenset({"sutton_barto_reward"})
 """Arguments that mean the same to the single environment and the vector entry point."""
+
+PETTINGZOO_FACTORIES = ("env", "parallel_env", "raw_env")
 
 
 @dataclass(frozen=True)
@@ -73,14 +76,17 @@ class EnvFactory:
         kwargs: arguments of the environment's constructor or of the factory.
         import_dirs: folders that are searched for the module before ``sys.path``.
         options: how it is wrapped.
-        masked: its first reset gave an action mask in ``info``, as `envs.gymnasium_env.probe_spec` found.
+        masked: its first reset gave an action mask in ``info``, as `envs.gymnasium_env.probe_spec` found; of a world of many agents
+            the behaviors for which it did.
+        agents: behavior -> patterns of the names of its agents, for worlds of many agents; without any, all are one behavior.
     """
 
     env: str
     kwargs: dict[str, Any] = field(default_factory=dict)
     import_dirs: tuple[str, ...] = ()
     options: EnvOptions = DEFAULT_OPTIONS
-    masked: bool = False
+    masked: bool | Collection[str] = False
+    agents: dict[str, tuple[str, ...]] = field(default_factory=dict)
 
     @property
     def is_gymnasium_id(self) -> bool:
@@ -120,6 +126,16 @@ class EnvFactory:
             return gym.make_vec(self.env, num_envs=num_envs, vectorization_mode="vector_entry_point", **self.kwargs)
         return None
 
+    def check_single(self) -> None:
+        """Refuse patterns of agents for an environment that has only one.
+
+        Raises:
+            ValueError: there are some.
+        """
+        if self.agents:
+            raise ValueError(f"behaviors.{next(iter(self.agents))}.agents: expected no patterns of agents for {self.env}, which has one "
+                             "agent; they are for worlds of PettingZoo. Take the key out.")
+
     def _atari_id(self) -> str:
         self._refuse_options("the Atari preprocessing does that itself; give env_kwargs stack_num or frameskip")
         return self._registered_id()
@@ -128,6 +144,10 @@ class EnvFactory:
         if isinstance(made, VectorEnv):
             self._refuse_options(f"{self.env} makes a vector environment, and only single ones are wrapped; let it do that itself, or "
                                  "return one gymnasium.Env")
+            return made
+        if is_agent_world(made):
+            self._refuse_options(f"{self.env} is a world of many agents, and only single environments are wrapped; wrap it in a factory "
+                                 "of your own")
             return made
         if self.options.action_repeat > 1:
             made = ActionRepeat(made, self.options.action_repeat)
@@ -151,10 +171,10 @@ class EnvFactory:
         except Exception as error:
             self._raise_if_kwargs(error)
             raise env_fault(error, f"while making {self.env}") from error
-        if not isinstance(made, (gym.Env, VectorEnv)):
-            raise ValueError(  # noqa: TRY004 - what a configuration asks for is wrong, and such errors are ValueErrors
-                f"{self.env}: expected the factory to return a gymnasium.Env or gymnasium.vector.VectorEnv, "
-                f"received {type(made).__module__}.{type(made).__qualname__}.")
+        if not isinstance(made, (gym.Env, VectorEnv)) and not is_agent_world(made):
+            raise ValueError(
+                f"{self.env}: expected the factory to return a gymnasium.Env, gymnasium.vector.VectorEnv, or a ParallelEnv or "
+                f"AECEnv of PettingZoo, received {type(made).__module__}.{type(made).__qualname__}.")
         if is_pool(made):
             raise ValueError(f"{self.env}: the factory returned a pool of EnvPool, whose seeds are fixed: every env manager would step "
                              "the same worlds. Name it as env: envpool:ID, with its arguments in env_kwargs.")
@@ -211,16 +231,21 @@ class EnvFactory:
 
 
 def behavior_name(env: str, made: gym.Env | VectorEnv | None = None) -> str:
-    """Name of the behavior of a single-agent environment: its id without namespace and version.
+    """Name of the behavior of an environment whose agents are all alike: its id without namespace and version.
 
     ``"CartPole-v1"`` → ``"CartPole"``, ``"ALE/Pong-v5"`` and ``"envpool:Pong-v5"`` → ``"Pong"``, ``"my_env:make_env"`` → ``"make_env"``.
+    Where the factory has one of the names that all of PettingZoo's have, its module gives the name:
+    ``"mpe2.simple_spread_v3:parallel_env"`` → ``"simple_spread"``.
 
     Args:
         env: Gymnasium id or ``module:factory``.
         made: an environment that a factory returned; when it has a spec (from ``gymnasium.make``), its id gives the name.
     """
-    spec = made.unwrapped.spec if made is not None else None
-    name = spec.id if spec is not None else env.rpartition(":")[2]
+    spec = None if made is None or is_agent_world(made) else made.unwrapped.spec
+    module, _, name = env.rpartition(":")
+    if spec is None and module and name in PETTINGZOO_FACTORIES:
+        return re.sub(r"_v\d+$", "", module.rpartition(".")[2])
+    name = spec.id if spec is not None else name
     return re.sub(r"-v\d+$", "", name.rpartition("/")[2])
 
 

@@ -1,8 +1,8 @@
-"""Gymnasium environments, single and vector, as one `BatchedEnv`."""
+"""Environments of every kind, Gymnasium's single and vector ones and PettingZoo's worlds, as one `BatchedEnv`."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
@@ -10,6 +10,7 @@ import gymnasium as gym
 import numpy as np
 from gymnasium.vector import VectorEnv
 
+from envs.agent_behaviors import WorldSpec, is_agent_world, masked_in_info, world_spec
 from envs.base import BatchedEnv
 from envs.copies import CopiesEnv
 from envs.envpool_env import EnvPoolVectorEnv, is_envpool
@@ -17,14 +18,15 @@ from envs.factories import DEFAULT_OPTIONS, EnvFactory, EnvOptions, behavior_nam
 from envs.faults import env_fault
 from envs.masks import mask_in, mask_method
 from envs.native import NativeVectorEnv
+from envs.opened import open_env
+from envs.pettingzoo_env import PettingZooEnv
 from envs.randomization import Samplers, check_takes_parameters
-from envs.single_env import SingleEnv
 from envs.spaces import behavior_spec
 from envs.specs import BehaviorSpec
 from envs.stepping import make_workers, measure
 from envs.vector_masks import vector_mask_method
 
-__all__ = ["STEPPING", "EnvOptions", "behavior_name", "make_batched_env", "probe_spec"]
+__all__ = ["STEPPING", "EnvOptions", "behavior_name", "make_batched_env", "probe_agents", "probe_spec"]
 
 STEPPING = ("auto", "inline", "threads", "processes")
 NO_PARAMETERS: Mapping = MappingProxyType({})
@@ -41,14 +43,16 @@ def make_batched_env(
     wait_for_all: bool = False,
     step_timeout_s: float | None = None,
     options: EnvOptions = DEFAULT_OPTIONS,
-    masked: bool = False,
+    masked: bool | Collection[str] = False,
     parameters: Samplers = NO_PARAMETERS,
+    agents: Mapping[str, Sequence[str]] | None = None,
 ) -> BatchedEnv:
     """`num_envs` environments behind the batched protocol.
 
     Args:
         env: Gymnasium id, ``module:factory`` or ``envpool:Id-v0``. A factory may return a `gymnasium.Env`, or a
             `gymnasium.vector.VectorEnv` of `num_envs` environments; it is given ``num_envs`` when it has a parameter of that name.
+            It may also return a ``ParallelEnv`` or ``AECEnv`` of PettingZoo, a world of many agents (see `envs.pettingzoo_env`).
         env_kwargs: arguments of the environment or factory; of ALE's vector environment for ``ALE/…`` (see `envs.atari`).
         stepping: ``"inline"``, ``"threads"``, ``"processes"`` or ``"auto"``.
         seed: root of the environments' seed streams, the same for all env managers of a run.
@@ -58,7 +62,10 @@ def make_batched_env(
         step_timeout_s: longest time that one step (with the reset that follows an end) may take; enforced with threads and
             processes. Inline and native stepping run in the caller's thread, where nothing can interrupt a step.
         options: frame stacking, action repeat, Atari preprocessing.
-        masked: `probe_spec` found the behavior masked. Needed where masks are in ``info`` only; otherwise it is found out here.
+        masked: `probe_spec` found the behavior masked; in a world of many agents the names of the behaviors for which it did. Needed
+            where masks are in ``info`` only; otherwise it is found out here.
+        agents: behavior -> patterns of the names of its agents (`fnmatch`), for worlds of many agents. None or empty: all are one
+            behavior, called `behavior_name(env)`.
         parameters: how each environment's parameters are drawn (name -> sampler); with any, single environments are stepped.
 
     Raises:
@@ -68,14 +75,15 @@ def make_batched_env(
     _check_stepping(env, stepping)
     if num_envs < 1:
         raise ValueError(f"env_settings.num_envs: expected at least 1, received {num_envs}.")
-    factory = EnvFactory(env, dict(env_kwargs), tuple(str(folder) for folder in import_dirs), options, masked)
+    factory = EnvFactory(env, dict(env_kwargs), tuple(str(folder) for folder in import_dirs), options, masked, _patterns(agents))
     if stepping == "auto":
         chosen = _choose(factory, num_envs, seed, tuple(parameters))
         if isinstance(chosen, VectorEnv):
             return NativeVectorEnv(chosen, behavior_name(env, chosen), seed, first_env_index, masked)
         stepping = chosen
     workers = make_workers(factory, num_envs, stepping, first_env_index)
-    copies = CopiesEnv(workers, num_envs, seed, first_env_index, wait_for_all, step_timeout_s)
+    kind = PettingZooEnv if isinstance(workers.spec, WorldSpec) else CopiesEnv
+    copies = kind(workers, num_envs, seed, first_env_index, wait_for_all, step_timeout_s)
     if parameters:
         copies.set_parameters(parameters)
     return copies
@@ -94,11 +102,12 @@ def _choose(factory: EnvFactory, num_envs: int, seed: np.random.SeedSequence, pa
     made = (None if parameters else factory.make_vector(num_envs)) or factory.make(num_envs)
     check_takes_parameters(made, factory.env, parameters)
     if not isinstance(made, VectorEnv):
-        copy = SingleEnv(factory, made)
+        copy = open_env(factory, made)
         try:
             return measure(copy, seed).best_stepping() if num_envs > 1 else "inline"
         finally:
             copy.close()
+    factory.check_single()
     if made.num_envs != num_envs:
         made.close()
         raise ValueError(f"{factory.env}: expected a vector environment of env_settings.num_envs = {num_envs} environments, received "
@@ -108,7 +117,7 @@ def _choose(factory: EnvFactory, num_envs: int, seed: np.random.SeedSequence, pa
 
 def probe_spec(
     env: str, env_kwargs: dict[str, Any], import_dirs: Sequence[str] = (), options: EnvOptions = DEFAULT_OPTIONS, stepping: str = "auto",
-    parameters: Sequence[str] = (),
+    parameters: Sequence[str] = (), agents: Mapping[str, Sequence[str]] | None = None,
 ) -> dict[str, BehaviorSpec]:
     """Behavior name -> spec of an environment that is made for this question and closed.
 
@@ -117,18 +126,23 @@ def probe_spec(
 
     Args:
         parameters: names of the parameters that it has to take.
+        agents: see `make_batched_env`.
 
     Raises:
         ValueError: the configuration or a space is not usable, also by that way of stepping; a `ParameterError` where it takes none.
         EnvFault: the environment's own code raised.
     """
     _check_stepping(env, stepping)
-    factory = EnvFactory(env, dict(env_kwargs), tuple(str(folder) for folder in import_dirs), options)
+    factory = EnvFactory(env, dict(env_kwargs), tuple(str(folder) for folder in import_dirs), options, agents=_patterns(agents))
     is_vector = factory.is_preprocessed_atari and stepping == "auto" and not parameters
     made = (factory.make_vector(1) if is_vector else None) or factory.make()
     try:
         check_takes_parameters(made, env, parameters)
         name = behavior_name(env, made)
+        if is_agent_world(made):
+            spec = world_spec(made, env, name, factory.agents)
+            return world_spec(made, env, name, factory.agents, masked_in_info(made, spec, env)).behaviors
+        factory.check_single()
         prefix = "single_" if isinstance(made, VectorEnv) else ""
         spaces = [getattr(made, f"{prefix}{which}_space", None) for which in ("observation", "action")]
         spec = behavior_spec(*spaces, name)
@@ -137,6 +151,32 @@ def probe_spec(
         return {name: spec}
     finally:
         made.close()
+
+
+def probe_agents(
+    env: str, env_kwargs: dict[str, Any], import_dirs: Sequence[str] = (), options: EnvOptions = DEFAULT_OPTIONS,
+    agents: Mapping[str, Sequence[str]] | None = None,
+) -> dict[str, list[str]]:
+    """Behavior name -> names of its agents in one world, in the order of ``possible_agents``; no names where the environment has one agent.
+
+    Raises:
+        ValueError, EnvFault: as `probe_spec`.
+    """
+    factory = EnvFactory(env, dict(env_kwargs), tuple(str(folder) for folder in import_dirs), options, agents=_patterns(agents))
+    made = factory.make()
+    try:
+        name = behavior_name(env, made)
+        if is_agent_world(made):
+            return {behavior: list(own) for behavior, own in world_spec(made, env, name, factory.agents).agents.items()}
+        factory.check_single()
+        return {name: []}
+    finally:
+        made.close()
+
+
+def _patterns(agents: Mapping[str, Sequence[str]] | None) -> dict[str, tuple[str, ...]]:
+    """Plain data; one pattern may be given without a list."""
+    return {behavior: (own,) if isinstance(own, str) else tuple(own) for behavior, own in (agents or {}).items()}
 
 
 def _gives_masks(made: gym.Env | VectorEnv) -> bool:

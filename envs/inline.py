@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from envs.base import EnvFault
 from envs.factories import EnvFactory
-from envs.single_env import Command, Outcome, SingleEnv
+from envs.opened import open_env
+from envs.single_env import Command, Outcome
 
 
 class InlineWorkers:
@@ -16,10 +19,10 @@ class InlineWorkers:
     stepping = "inline"
 
     def __init__(self, factory: EnvFactory, num_envs: int, first_env_index: int) -> None:
-        self._envs: list[SingleEnv] = []
+        self._envs: list[Any] = []
         for slot in range(num_envs):
             try:
-                self._envs.append(SingleEnv(factory))
+                self._envs.append(open_env(factory))
             except EnvFault as fault:
                 raise fault.located(first_env_index + slot, None, None, None) from fault
         self.name, self.spec = self._envs[0].name, self._envs[0].spec

@@ -48,9 +48,10 @@ def has_mask_key(observation_space: spaces.Space | None) -> bool:
 
 
 class EnvMasks:
-    """The masks of one single-agent environment, from the first of the three sources that it has."""
+    """The masks of one agent, from the first of the three sources that its environment has."""
 
-    def __init__(self, env: gym.Env, spec: ActionSpec) -> None:
+    def __init__(self, env: gym.Env | Any, spec: ActionSpec) -> None:
+        """`env` has the two spaces of the agent; only a `gymnasium.Env` can have the method."""
         self._method = mask_method(env)
         self._in_observation = has_mask_key(env.observation_space)
         source = METHOD_SOURCE if self._method is not None else OBSERVATION_SOURCE if self._in_observation else INFO_SOURCE

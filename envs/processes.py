@@ -17,7 +17,8 @@ from typing import Any
 from envs.base import EnvFault
 from envs.factories import EnvFactory
 from envs.faults import env_fault
-from envs.single_env import Command, Outcome, SingleEnv
+from envs.opened import open_env
+from envs.single_env import Command, Outcome
 
 CLOSE_TIMEOUT_S = 2.0
 EXIT_CODE_TIMEOUT_S = 5.0
@@ -147,7 +148,7 @@ def _work(pipe: Connection, factory: EnvFactory) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     threading.Thread(target=_end_with_parent, daemon=True).start()
     try:
-        env = SingleEnv(factory)
+        env = open_env(factory)
     except (EnvFault, ValueError) as error:
         pipe.send(error)
         return

@@ -211,6 +211,39 @@ class Delivery:
         return dict(parameters) if self._by_options else None
 
 
+class EnvParameters:
+    """The parameters of one environment, once there are any.
+
+    Args:
+        env: the environment, or a world of many agents.
+        name: what messages call it.
+
+    Attributes:
+        values: of its next episodes; None without parameters.
+    """
+
+    def __init__(self, env: Any, name: str) -> None:
+        self._env, self._name = env, name
+        self._delivery: Delivery | None = None
+        self.values: dict[str, float] | None = None
+
+    def give(self) -> dict[str, Any]:
+        """Give the environment its parameters; what its reset is called with besides the seed.
+
+        Raises:
+            EnvFault: it takes none, or its method raised.
+        """
+        if self.values is None:
+            return {}
+        if self._delivery is None:
+            try:
+                self._delivery = Delivery(self._env, self._name)
+            except ParameterError as error:
+                raise EnvFault(str(error)) from None
+        options = self._delivery.give(self.values)
+        return {} if options is None else {"options": options}
+
+
 def check_takes_parameters(made: gym.Env | VectorEnv, name: str, parameters: Sequence[str]) -> None:
     """Refuse an environment that cannot be given `parameters` (names); nothing is refused when there are none.
 

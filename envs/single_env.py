@@ -14,7 +14,7 @@ from envs.boundary import BOUNDS_CHECK_STEPS, ObservationReader, read_flag, read
 from envs.factories import EnvFactory, behavior_name
 from envs.faults import env_fault
 from envs.masks import LATE_MASK, MASK_KEY, EnvMasks, mask_method
-from envs.randomization import Delivery, ParameterError
+from envs.randomization import EnvParameters
 from envs.seeding import EnvSeeds
 from envs.spaces import behavior_spec
 from envs.specs import BehaviorSpec, EnvAction, Observations
@@ -92,15 +92,13 @@ class SingleEnv:
         self._masks = EnvMasks(env, self.spec.action) if self.spec.action.masked else None
         self._must_not_mask = self._masks is None and bool(self.spec.action.discrete_branches)
         self._steps = 0
-        self._called = factory.env
-        self._parameters: dict[str, float] | None = None
-        self._delivery: Delivery | None = None
+        self._parameters = EnvParameters(env, factory.env)
 
     def run(self, command: Command) -> Outcome | EnvFault:
         """Do one command: `Reset`, or one environment-space action, with or without parameters. A failure is returned, not raised."""
         try:
             if isinstance(command, WithParameters):
-                self._parameters, command = command.parameters, command.command
+                self._parameters.values, command = command.parameters, command.command
             if isinstance(command, Reset):
                 return Outcome(*self._reset(command.seeds), first=True)
             return self._step(command)
@@ -116,7 +114,7 @@ class SingleEnv:
         if seeds is not None:
             self.env.action_space.seed(seeds.action_space)
         try:
-            given = self._give_parameters()
+            given = self._parameters.give()
             try:
                 result = self.env.reset(seed=seeds.reset if seeds is not None else None, **given)
             except (Exception, SystemExit) as error:
@@ -128,18 +126,6 @@ class SingleEnv:
         except EnvFault as fault:
             fault.step = 0
             raise
-
-    def _give_parameters(self) -> dict[str, Any]:
-        """Give the environment its parameters, if there are any; returns what its reset is called with besides the seed."""
-        if self._parameters is None:
-            return {}
-        if self._delivery is None:
-            try:
-                self._delivery = Delivery(self.env, self._called)
-            except ParameterError as error:
-                raise EnvFault(str(error)) from None
-        options = self._delivery.give(self._parameters)
-        return {} if options is None else {"options": options}
 
     def _step(self, action: EnvAction) -> Outcome:
         try:

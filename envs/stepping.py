@@ -13,12 +13,14 @@ try:
 except ImportError:  # Windows; macOS has no RUSAGE_THREAD
     getrusage = None
 
+from envs.agent_world import AgentWorld
+from envs.base import EnvFault
 from envs.copies import Workers
 from envs.factories import EnvFactory
 from envs.inline import InlineWorkers
 from envs.processes import ProcessWorkers
 from envs.seeding import env_seeds
-from envs.single_env import Outcome, Reset, SingleEnv
+from envs.single_env import Reset, SingleEnv
 from envs.threads import ThreadWorkers
 
 MEASURE_S = 0.3
@@ -53,7 +55,7 @@ class StepCost:
         return "processes" if self.cpu_s >= WORTH_A_PROCESS_S else "inline"
 
 
-def measure(copy: SingleEnv, seed: np.random.SeedSequence) -> StepCost:
+def measure(copy: SingleEnv | AgentWorld, seed: np.random.SeedSequence) -> StepCost:
     """Step `copy` with random actions for at most `MEASURE_S` seconds; it has to be thrown away afterwards.
 
     A failure ends the measurement early: the copies that are used will report theirs with its place.
@@ -61,8 +63,8 @@ def measure(copy: SingleEnv, seed: np.random.SeedSequence) -> StepCost:
     walls, cpus, waits = [0.0], [0.0], [0]
     outcome = copy.run(Reset(env_seeds(seed, 0, 0)))
     deadline = time.perf_counter() + MEASURE_S
-    while isinstance(outcome, Outcome) and len(walls) <= MEASURE_STEPS and (len(walls) < 3 or time.perf_counter() < deadline):
-        action = copy.env.action_space.sample()
+    while not isinstance(outcome, EnvFault) and len(walls) <= MEASURE_STEPS and (len(walls) < 3 or time.perf_counter() < deadline):
+        action = copy.random_command(outcome) if isinstance(copy, AgentWorld) else copy.env.action_space.sample()
         wall, cpu, given_up = time.perf_counter(), time.thread_time(), _times_given_up()
         outcome = copy.run(action)
         walls.append(time.perf_counter() - wall)

@@ -10,7 +10,8 @@ from queue import Empty, SimpleQueue
 from envs.base import EnvFault
 from envs.factories import EnvFactory
 from envs.faults import env_fault
-from envs.single_env import Command, Outcome, SingleEnv
+from envs.opened import open_env
+from envs.single_env import Command, Outcome
 from envs.specs import BehaviorSpec
 
 CLOSE_TIMEOUT_S = 2.0
@@ -71,7 +72,7 @@ def _work(
     made: Callable[[tuple[int, tuple[str, BehaviorSpec] | BaseException]], None],
 ) -> None:
     try:
-        env = SingleEnv(factory)
+        env = open_env(factory)
     except BaseException as error:  # noqa: BLE001 - it is raised again in the thread that waits for this one
         made((slot, error))
         return

@@ -139,7 +139,7 @@ def test_missing_factory_names_the_nearest() -> None:
 
 
 def test_factory_that_returns_something_else() -> None:
-    with pytest.raises(ValueError, match=r"expected the factory to return a gymnasium.Env .* received builtins.str"):
+    with pytest.raises(ValueError, match=r"expected the factory to return a gymnasium.Env, .* received builtins.str"):
         EnvFactory("tests.envs.worlds:makes_nothing").make()
 
 

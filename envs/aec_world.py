@@ -1,0 +1,50 @@
+"""A PettingZoo ``AECEnv``: one agent acts at a time."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from envs.agent_world import AgentWorld, WorldOutcome
+from envs.specs import EnvAction
+
+
+class AecWorld(AgentWorld):
+    """See `AgentWorld`.
+
+    The agent that the world selects sees what ``last()`` says: its observation, and the reward since its own last action. One that has
+    ended is taken out by a step with None, as PettingZoo wants it; its end arrives with that turn, so that nothing it was
+    given until then is lost.
+    """
+
+    def _reset(self, arguments: dict[str, Any], outcome: WorldOutcome) -> None:
+        self._call("reset()", self.world.reset, **arguments)
+
+    def _step(self, actions: dict[Any, EnvAction], outcome: WorldOutcome) -> None:
+        (action,) = actions.values()
+        self._call("step()", self.world.step, action)
+        outcome.steps += 1
+
+    def _go_on(self, outcome: WorldOutcome) -> None:
+        self._check_who_left()
+        agent = self._agent(self._call("agent_selection", getattr, self.world, "agent_selection"))
+        value, reward, terminated, truncated, info = self._call("last()", self.world.last)
+        agent.earn(reward)
+        terminated, truncated = agent.ended(terminated, truncated)
+        if not terminated and not truncated:
+            outcome.decisions.append(agent.decide(value, info))
+            return
+        if (end := agent.end(value, info, terminated, truncated)) is not None:
+            outcome.ends.append(end)
+        self._call("step(None) of a dead agent", self.world.step, None)
+
+    def _is_over(self) -> bool:
+        if self._members():
+            return False
+        self._check_who_left()
+        return True
+
+    def _check_who_left(self) -> None:
+        members = self._members()
+        for agent_id, agent in self.agents.items():
+            if agent.running and agent_id not in members:
+                raise agent.left()

@@ -1,0 +1,79 @@
+"""A PettingZoo ``ParallelEnv``: all agents that see something act at once."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from envs.agent_world import AgentWorld, WorldOutcome
+from envs.base import EnvFault
+from envs.factories import EnvFactory
+from envs.specs import EnvAction
+
+PARTS = ("observations", "rewards", "terminations", "truncations", "infos")
+
+
+class ParallelWorld(AgentWorld):
+    """See `AgentWorld`.
+
+    An agent of ``agents`` without an observation (missing or None) pauses: it is given no action, and its rewards add up. Where all
+    pause, the world is stepped without an action. An agent that ends and stays in ``agents`` counts as gone until a later step shows
+    it without an end; the world's episode is over when nobody else is left.
+    """
+
+    def __init__(self, factory: EnvFactory, world: Any) -> None:
+        super().__init__(factory, world)
+        self._live: set[Any] = set()  # in `agents` after the last step or reset, and not ended by it
+
+    def _reset(self, arguments: dict[str, Any], outcome: WorldOutcome) -> None:
+        result = self._call("reset()", self.world.reset, **arguments)
+        if not isinstance(result, tuple) or len(result) != 2 or not isinstance(result[0], Mapping):
+            raise EnvFault(f"reset(): expected (observations, infos), two dicts of agents, received {_described(result)}")
+        observations, infos = result
+        self._live = set(self._members())
+        for agent_id, agent in self.agents.items():
+            if agent_id in self._live and (value := observations.get(agent_id)) is not None:
+                outcome.decisions.append(agent.decide(value, _info(infos, agent_id)))
+
+    def _step(self, actions: dict[Any, EnvAction], outcome: WorldOutcome) -> None:
+        result = self._call("step()", self.world.step, actions)
+        if not isinstance(result, tuple) or len(result) != 5 or not all(isinstance(part, Mapping) for part in result[:4]):
+            raise EnvFault(f"step(): expected ({', '.join(PARTS)}), five dicts of agents, received {_described(result)}")
+        outcome.steps += 1
+        observations, rewards, terminations, truncations, infos = result
+        before, now = self._live, set(self._members())
+        for agent_id in observations:
+            self._agent(agent_id)
+        ended = set()
+        for agent_id, agent in self.agents.items():
+            if agent_id not in before and agent_id not in now:
+                continue
+            if agent_id in rewards:
+                agent.earn(rewards[agent_id])
+            terminated, truncated = agent.ended(terminations.get(agent_id, False), truncations.get(agent_id, False))
+            value, info = observations.get(agent_id), _info(infos, agent_id)
+            if terminated or truncated:
+                ended.add(agent_id)
+                if (end := agent.end(value, info, terminated, truncated)) is not None:
+                    outcome.ends.append(end)
+            elif agent_id not in now:
+                raise agent.left()
+            elif value is not None:
+                outcome.decisions.append(agent.decide(value, info))
+        self._live = now - ended
+
+    def _go_on(self, outcome: WorldOutcome) -> None:
+        self._step({}, outcome)
+
+    def _is_over(self) -> bool:
+        return not self._live
+
+
+def _info(infos: Any, agent_id: Any) -> Any:
+    return infos.get(agent_id) if isinstance(infos, Mapping) else None
+
+
+def _described(result: Any) -> str:
+    if isinstance(result, tuple):
+        return f"a tuple of {len(result)}: {', '.join(type(part).__name__ for part in result)}"
+    return type(result).__name__

@@ -1,0 +1,157 @@
+"""N copies of a PettingZoo world, of many agents each, as one `BatchedEnv`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from envs.agent_behaviors import WorldSpec
+from envs.agent_world import AgentDecision, AgentEnd, WorldOutcome
+from envs.copies import CopiesEnv, Workers
+from envs.specs import (
+    Actions,
+    BehaviorSpec,
+    DecisionSteps,
+    EnvAction,
+    Steps,
+    TerminalSteps,
+    env_action_rows,
+    no_terminal_steps,
+    to_env_actions,
+)
+
+
+class _Lane:
+    """One behavior: its slots, and the arrays of its messages, which the next `poll` writes again.
+
+    Attributes:
+        waiting: bool ``[slots]``: a decision was delivered and not answered yet.
+    """
+
+    def __init__(self, spec: BehaviorSpec, agents: Sequence[str], num_envs: int) -> None:
+        self.spec = spec
+        self.agents = tuple(agents)
+        self.num_slots = num_envs * len(agents)
+        self.waiting = np.zeros(self.num_slots, bool)
+        self._obs = {o.name: np.empty((self.num_slots, *o.shape), o.dtype) for o in spec.observations}
+        self._no_terminal = no_terminal_steps(spec)
+
+    def steps(self, decisions: list[tuple[int, AgentDecision]], ends: list[tuple[int, AgentEnd]], env_steps: int) -> Steps:
+        """The message of agents, given as (slot, what it sees)."""
+        slots, seen = np.array([slot for slot, _ in decisions], np.int64), [decision for _, decision in decisions]
+        n = len(seen)
+        self.waiting[slots] = True
+        for name, array in self._obs.items():
+            for row, decision in enumerate(seen):
+                array[row] = decision.obs[name]
+        decision_steps = DecisionSteps(
+            slots, {name: array[:n] for name, array in self._obs.items()}, np.array([d.reward for d in seen], np.float32),
+            np.array([d.first for d in seen], bool), self._masks(seen))
+        return Steps(decision_steps, self._terminal(ends) if ends else self._no_terminal, env_steps)
+
+    def _terminal(self, ends: list[tuple[int, AgentEnd]]) -> TerminalSteps:
+        seen = [end for _, end in ends]
+        return TerminalSteps(
+            agent_id=np.array([slot for slot, _ in ends], np.int64), obs={name: np.stack([e.obs[name] for e in seen]) for name in self._obs},
+            reward=np.array([e.reward for e in seen], np.float32), terminated=np.array([e.terminated for e in seen]),
+            truncated=np.array([e.truncated for e in seen]), action_mask=self._masks(seen),
+        )
+
+    def _masks(self, seen: Sequence[AgentDecision | AgentEnd]) -> np.ndarray | None:
+        if not self.spec.action.masked:
+            return None
+        return np.stack([step.action_mask for step in seen]) if seen else np.empty((0, self.spec.action.choices), bool)
+
+
+class PettingZooEnv(CopiesEnv):
+    """N copies of one world; a behavior's slot is ``copy · agents + index``, with its agents in the order of ``possible_agents``.
+
+    A copy steps when all its agents that need an action, of all behaviors, have one: every agent that sees something in a
+    ``ParallelEnv``, the selected one in an ``AECEnv``. What an agent's episode and its rewards are, is said in `envs.agent_world`.
+    Seeds, workers, timeouts and `wait_for_all` are those of `CopiesEnv`; episodes there are the world's.
+
+    ``env_steps`` counts calls of the world's ``step`` (in an ``AECEnv`` each one with an action), in one behavior of each message.
+    `in_flight` counts the agents whose world steps now: while it waits for the actions of others, nothing of it is in flight.
+
+    Attributes:
+        agents: behavior -> names of its agents in one world.
+    """
+
+    def __init__(
+        self,
+        workers: Workers,
+        num_envs: int,
+        seed: np.random.SeedSequence,
+        first_env_index: int = 0,
+        wait_for_all: bool = False,
+        step_timeout_s: float | None = None,
+    ) -> None:
+        super().__init__(workers, num_envs, seed, first_env_index, wait_for_all, step_timeout_s)
+        spec: WorldSpec = workers.spec
+        self.behaviors, self.agents = dict(spec.behaviors), dict(spec.agents)
+        self._lanes = {name: _Lane(behavior, spec.agents[name], num_envs) for name, behavior in spec.behaviors.items()}
+        self.num_slots = {name: lane.num_slots for name, lane in self._lanes.items()}
+        self._place = {agent: (name, index) for name, lane in self._lanes.items() for index, agent in enumerate(lane.agents)}
+        self._needed = [0] * num_envs  # actions that the copy waits for
+        self._answers: list[dict[str, EnvAction]] = [{} for _ in range(num_envs)]
+        self._stepping: dict[int, int] = {}  # copy -> agents whose actions it does now
+
+    def reset(self) -> None:
+        """Begin a new episode in every world. Copies that are busy reset when their step is done."""
+        self._stepping.clear()
+        self._needed[:] = [0] * len(self._needed)
+        for given in self._answers:
+            given.clear()
+        for lane in self._lanes.values():
+            lane.waiting[:] = False
+        super().reset()
+
+    def poll(self, timeout_s: float) -> dict[str, Steps]:
+        """See `BatchedEnv.poll`."""
+        message = super().poll(timeout_s)
+        return message[self._name] if message else {}  # by `_message`, which brings all behaviors at once
+
+    def act(self, behavior: str, agent_id: np.ndarray, actions: Actions) -> None:
+        """See `BatchedEnv.act`."""
+        lane, slots = self._lanes[behavior], agent_id.tolist()
+        if not lane.waiting[agent_id].all() or len(set(slots)) != len(slots):
+            raise ValueError(f"act: expected each agent of {behavior} once and only agents that wait for a decision, received {slots}; "
+                             f"{np.flatnonzero(lane.waiting).tolist()} wait.")
+        env_actions = env_action_rows(lane.spec.action, to_env_actions(lane.spec.action, actions))
+        lane.waiting[agent_id] = False
+        for slot, action in zip(slots, env_actions, strict=True):
+            copy, index = divmod(slot, len(lane.agents))
+            given = self._answers[copy]
+            given[lane.agents[index]] = action
+            if len(given) == self._needed[copy]:
+                self._stepping[copy] = len(given)
+                self._answers[copy] = {}
+                self._begin(copy, given)
+
+    @property
+    def in_flight(self) -> int:
+        """Agents whose actions are being done; see the class."""
+        return sum(self._stepping.values())
+
+    def lesson_of(self, behavior: str) -> np.ndarray:
+        """See `BatchedEnv.lesson_of`; agents have that of their world."""
+        return np.repeat(super().lesson_of(behavior), len(self.agents[behavior]))
+
+    def _message(self, slots: np.ndarray, outcomes: list[WorldOutcome]) -> dict[str, Steps]:
+        self._note_lessons(slots, np.array([outcome.first for outcome in outcomes]))
+        decisions: dict[str, list[tuple[int, AgentDecision]]] = {name: [] for name in self._lanes}
+        ends: dict[str, list[tuple[int, AgentEnd]]] = {name: [] for name in self._lanes}
+        for copy, outcome in zip(slots.tolist(), outcomes, strict=True):
+            self._stepping.pop(copy, None)
+            self._needed[copy] = len(outcome.decisions)
+            for steps, lists in ((outcome.decisions, decisions), (outcome.ends, ends)):
+                for step in steps:
+                    name, index = self._place[step.agent]
+                    lists[name].append((copy * len(self._lanes[name].agents) + index, step))
+        env_steps = sum(outcome.steps for outcome in outcomes)
+        message = {}
+        for name, lane in self._lanes.items():
+            if decisions[name] or ends[name]:
+                message[name] = lane.steps(decisions[name], ends[name], 0 if message else env_steps)
+        return message
