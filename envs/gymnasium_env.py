@@ -22,11 +22,11 @@ from envs.opened import open_env
 from envs.pettingzoo_env import PettingZooEnv
 from envs.randomization import Samplers, check_takes_parameters
 from envs.spaces import behavior_spec
-from envs.specs import BehaviorSpec
+from envs.specs import BehaviorSpec, EnvProbe
 from envs.stepping import make_workers, measure
 from envs.vector_masks import vector_mask_method
 
-__all__ = ["STEPPING", "EnvOptions", "behavior_name", "make_batched_env", "probe_agents", "probe_spec"]
+__all__ = ["STEPPING", "EnvOptions", "behavior_name", "make_batched_env", "probe_env", "probe_spec"]
 
 STEPPING = ("auto", "inline", "threads", "processes")
 NO_PARAMETERS: Mapping = MappingProxyType({})
@@ -115,11 +115,11 @@ def _choose(factory: EnvFactory, num_envs: int, seed: np.random.SeedSequence, pa
     return made
 
 
-def probe_spec(
+def probe_env(
     env: str, env_kwargs: dict[str, Any], import_dirs: Sequence[str] = (), options: EnvOptions = DEFAULT_OPTIONS, stepping: str = "auto",
     parameters: Sequence[str] = (), agents: Mapping[str, Sequence[str]] | None = None,
-) -> dict[str, BehaviorSpec]:
-    """Behavior name -> spec of an environment that is made for this question and closed.
+) -> EnvProbe:
+    """What there is to know of an environment that is made for this question and closed.
 
     It is reset once where only that tells whether it masks actions: it has discrete branches and neither a method nor an observation
     for masks. Games of ALE and worlds of EnvPool are not: it is known of them.
@@ -141,37 +141,22 @@ def probe_spec(
         name = behavior_name(env, made)
         if is_agent_world(made):
             spec = world_spec(made, env, name, factory.agents)
-            return world_spec(made, env, name, factory.agents, masked_in_info(made, spec, env)).behaviors
+            world = world_spec(made, env, name, factory.agents, masked_in_info(made, spec, env))
+            return EnvProbe(world.behaviors, world.agents)
         factory.check_single()
         prefix = "single_" if isinstance(made, VectorEnv) else ""
         spaces = [getattr(made, f"{prefix}{which}_space", None) for which in ("observation", "action")]
         spec = behavior_spec(*spaces, name)
         if spec.action.discrete_branches and not spec.action.masked and not factory.is_preprocessed_atari and _gives_masks(made):
             spec = behavior_spec(*spaces, name, masked=True)
-        return {name: spec}
+        return EnvProbe({name: spec}, {name: ()})
     finally:
         made.close()
 
 
-def probe_agents(
-    env: str, env_kwargs: dict[str, Any], import_dirs: Sequence[str] = (), options: EnvOptions = DEFAULT_OPTIONS,
-    agents: Mapping[str, Sequence[str]] | None = None,
-) -> dict[str, list[str]]:
-    """Behavior name -> names of its agents in one world, in the order of ``possible_agents``; no names where the environment has one agent.
-
-    Raises:
-        ValueError, EnvFault: as `probe_spec`.
-    """
-    factory = EnvFactory(env, dict(env_kwargs), tuple(str(folder) for folder in import_dirs), options, agents=_patterns(agents))
-    made = factory.make()
-    try:
-        name = behavior_name(env, made)
-        if is_agent_world(made):
-            return {behavior: list(own) for behavior, own in world_spec(made, env, name, factory.agents).agents.items()}
-        factory.check_single()
-        return {name: []}
-    finally:
-        made.close()
+def probe_spec(*args: Any, **kwargs: Any) -> dict[str, BehaviorSpec]:
+    """Behavior name -> spec; arguments and errors are those of `probe_env`."""
+    return probe_env(*args, **kwargs).behaviors
 
 
 def _patterns(agents: Mapping[str, Sequence[str]] | None) -> dict[str, tuple[str, ...]]:

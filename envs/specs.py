@@ -160,6 +160,19 @@ class BehaviorSpec:
         )
 
 
+@dataclass(frozen=True)
+class EnvProbe:
+    """What an environment says of itself.
+
+    Attributes:
+        behaviors: name -> spec.
+        agents: behavior -> names of its agents in one world, in the order of ``possible_agents``; none where the environment has one agent.
+    """
+
+    behaviors: dict[str, BehaviorSpec]
+    agents: dict[str, tuple[str, ...]]
+
+
 def _action_from_json(data: dict[str, Any]) -> ActionSpec:
     # Specs that were saved before there were hybrid actions have no parts.
     parts = tuple(ActionPart(tuple(part["path"]), _action_from_json(part["action"])) for part in data.get("parts", ()))

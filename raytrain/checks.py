@@ -15,7 +15,7 @@ import psutil
 from envs.curriculum import Lesson
 from envs.factories import EnvOptions
 from envs.randomization import ParameterError, Sampler, draw
-from envs.specs import BehaviorSpec
+from envs.specs import EnvProbe
 from raytrain.config import check_behaviors
 from raytrain.config_problems import contains
 from raytrain.errors import ConfigError, Problem, RunFault
@@ -24,7 +24,7 @@ from raytrain.plan import ROW_COPIES, Plan
 from raytrain.settings import RunConfig
 from trainers.architecture import Architecture, ArchitectureError
 from trainers.networks import body_width
-from trainers.settings import NetworkSettings, SACSettings
+from trainers.settings import AnyBehaviorSettings, NetworkSettings, SACSettings
 
 
 def check_name_early(config: RunConfig) -> None:
@@ -41,7 +41,7 @@ def env_options(config: RunConfig) -> EnvOptions:
     return EnvOptions(frame_stack=env.frame_stack, action_repeat=env.action_repeat, atari_preprocessing=env.atari_preprocessing)
 
 
-def probe(config: RunConfig, import_dirs: tuple[str, ...]) -> dict[str, BehaviorSpec]:
+def probe(config: RunConfig, import_dirs: tuple[str, ...]) -> EnvProbe:
     """What the environment says of itself, before Ray starts.
 
     Raises:
@@ -49,13 +49,15 @@ def probe(config: RunConfig, import_dirs: tuple[str, ...]) -> dict[str, Behavior
         RunFault: its own code raised.
     """
     from envs.base import EnvFault
-    from envs.gymnasium_env import probe_spec
+    from envs.gymnasium_env import probe_env
 
+    _check_agents(config)
     parameters = made_parameters(config.environment_parameters, import_dirs)
     try:
         _try_samplers(parameters)
-        return probe_spec(
-            config.env, config.env_kwargs, import_dirs, env_options(config), config.env_settings.stepping, parameters=tuple(parameters))
+        return probe_env(
+            config.env, config.env_kwargs, import_dirs, env_options(config), config.env_settings.stepping, parameters=tuple(parameters),
+            agents=agent_patterns(config.behaviors))
     except EnvFault as fault:
         raise RunFault.of(config.env, fault) from fault
     except ParameterError as error:
@@ -63,6 +65,20 @@ def probe(config: RunConfig, import_dirs: tuple[str, ...]) -> dict[str, Behavior
         raise ConfigError([problem], config.document.name) from error
     except ValueError as error:
         raise ConfigError([config.document.problem(("env",), config.env, str(error))], config.document.name) from error
+
+
+def agent_patterns(behaviors: Mapping[str, AnyBehaviorSettings]) -> dict[str, tuple[str, ...]]:
+    """Behavior -> the patterns of its agents' names; those that have some."""
+    return {name: settings.agents for name, settings in behaviors.items() if getattr(settings, "agents", ())}
+
+
+def _check_agents(config: RunConfig) -> None:
+    """Where one behavior says which agents it has, all have to."""
+    patterns = agent_patterns(config.behaviors)
+    missing = [name for name in config.behaviors if name not in patterns]
+    if patterns and missing:
+        message = f"expected agents for every behavior, since {', '.join(patterns)} has some; received none for {', '.join(missing)}"
+        raise ConfigError([config.document.problem(("behaviors", missing[0]), missing[0], message)], config.document.name)
 
 
 def _try_samplers(parameters: Mapping[str, Sampler | tuple[Lesson, ...]]) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from envs.demonstrations import MINARI_PREFIX, DemonstrationError, Demonstrations, read_demonstrations
+from envs.specs import EnvProbe
 from raytrain.callbacks import Callbacks
 from raytrain.checkpoint import CheckpointStore
 from raytrain.checks import behavior_problem, check_name_early, check_networks, probe
@@ -37,7 +38,7 @@ def execute_offline(config: RunConfig, callbacks: Callbacks, console: Console, c
     saved = config.checkpoint_settings
     config, demonstrations = _with_demonstrations(config)
     (behavior,) = config.behaviors
-    (fits,) = plans_of(config, {behavior: demonstrations.spec}, (str(config.source_dir),))
+    (fits,) = plans_of(config, _probed(behavior, demonstrations), (str(config.source_dir),))
     unused = check_networks(config, fits)
     source = initial_snapshot(config) if saved.initialize_from and not saved.resume else None
     if source is not None:
@@ -78,7 +79,7 @@ def _with_demonstrations(config: RunConfig) -> tuple[RunConfig, Demonstrations]:
     spec = None
     if config.env is not None:
         check_name_early(config)
-        specs = probe(config, (str(config.source_dir),))
+        specs = probe(config, (str(config.source_dir),)).behaviors
         config = config.with_behaviors(check_behaviors(config, specs))
         spec = next(iter(specs.values()))
     elif len(config.behaviors) != 1:
@@ -114,8 +115,13 @@ def _parts(
     rng = np.random.default_rng(seed_branch(config.env_settings.seed, "trainer", 1))
     learnt, held_out = hold_out(demonstrations, settings.validation_share, rng)
     settings = settings.model_copy(update={"max_steps": run_length(settings, learnt.rows)})
-    (plan,) = plans_of(config.with_behaviors({behavior: settings}), {behavior: demonstrations.spec}, import_dirs)
+    (plan,) = plans_of(config.with_behaviors({behavior: settings}), _probed(behavior, demonstrations), import_dirs)
     return plan, learnt, held_out
+
+
+def _probed(behavior: str, demonstrations: Demonstrations) -> EnvProbe:
+    """What an environment would say of itself in which they were made."""
+    return EnvProbe({behavior: demonstrations.spec}, {behavior: ()})
 
 
 def _counts(learnt: Demonstrations, held_out: Demonstrations | None) -> str:

@@ -213,8 +213,8 @@ def build_env_manager(
     env = make_batched_env(
         run.env, run.env_kwargs, run.num_envs, run.stepping, seed_branch(run.seed, "envs"),
         first_env_index=index * run.num_envs, import_dirs=run.import_dirs, wait_for_all=run.lock_step,
-        step_timeout_s=run.step_timeout_s, options=run.env_options, masked=run.spec.action.masked,
-        parameters=Curricula(run.parameters).samplers(),
+        step_timeout_s=run.step_timeout_s, options=run.env_options, masked=_masked(plans),
+        agents={plan.behavior: plan.agent_names for plan in plans if plan.agent_names}, parameters=Curricula(run.parameters).samplers(),
     )
     manager = EnvManager(
         run.managers[index], env, sources, sinks, {p.behavior: p.policy() for p in plans}, {p.behavior: p.settings.time_horizon for p in plans},
@@ -223,6 +223,11 @@ def build_env_manager(
     if state is not None:
         manager.load_state(state)
     return manager
+
+
+def _masked(plans: Sequence[Plan]) -> bool | list[str]:
+    """Whether the only behavior is masked; of several, those that are."""
+    return plans[0].spec.action.masked if len(plans) == 1 else [plan.behavior for plan in plans if plan.spec.action.masked]
 
 
 def build_trainer_loop(plan: Plan, start: Start, source: TrajectorySource, sink: PolicySink) -> TrainerLoop:

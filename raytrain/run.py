@@ -13,7 +13,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-from envs.specs import BehaviorSpec
+from envs.specs import EnvProbe
 from raytrain.backends import Backend, LocalBackend, trainer_name
 from raytrain.callbacks import Callbacks
 from raytrain.checkpoint import CheckpointStore
@@ -104,11 +104,11 @@ def execute(config: RunConfig, local: bool, callbacks: Callbacks, console: Conso
         return execute_offline(config, callbacks, console, command, started_at)
     import_dirs = (str(config.source_dir),)
     check_name_early(config)
-    specs = probe(config, import_dirs)
-    config = with_demo_paths(config.with_behaviors(check_behaviors(config, specs)))
+    found = probe(config, import_dirs)
+    config = with_demo_paths(config.with_behaviors(check_behaviors(config, found.behaviors)))
     if local:  # which is lock-step, and the saved configuration should say so
         config = config.with_behaviors({n: b.model_copy(update={"threaded": False}) for n, b in config.behaviors.items()})
-    fits = plans_of(config, specs, import_dirs)
+    fits = plans_of(config, found, import_dirs)
     unused = [text for plan in fits for text in check_networks(config, plan)]
     for plan in fits:
         check_signals(config, plan, plan.architecture)
@@ -121,13 +121,13 @@ def execute(config: RunConfig, local: bool, callbacks: Callbacks, console: Conso
         connection = cluster.connect(config.distributed.address)
         place = connection.description
     try:
-        return _run(config, local, fits, place, callbacks, console, command, started_at, unused)
+        return _run(config, local, found, fits, place, callbacks, console, command, started_at, unused)
     finally:
         if connection is not None:
             cluster.disconnect(connection)
 
 
-def _run(config, local, fits, place, callbacks, console, command, started_at, unused) -> tuple[Run, Outcome]:
+def _run(config, local, found, fits, place, callbacks, console, command, started_at, unused) -> tuple[Run, Outcome]:
     saved = config.checkpoint_settings
     here = local
     if not local:
@@ -143,7 +143,7 @@ def _run(config, local, fits, place, callbacks, console, command, started_at, un
         store = CheckpointStore(folder.path, max(config.behaviors[plan.behavior].keep_checkpoints for plan in fits))
         snapshot, _, problems = store.load_latest() if saved.resume else (None, None, [])
         config = _with_seed(config, snapshot)
-        plans = plans_of(config, {plan.behavior: plan.spec for plan in fits}, fits[0].import_dirs)
+        plans = plans_of(config, found, fits[0].import_dirs)
         starts, states = starts_of(plans, snapshot, source)
         versions = {p: _version(p) for p in PACKAGES}
         changes = changed_settings(folder, config) if snapshot else []
@@ -209,7 +209,7 @@ def _with_run_id(config: RunConfig) -> RunConfig:
     return config
 
 
-def plans_of(config: RunConfig, specs: Mapping[str, BehaviorSpec], import_dirs: tuple[str, ...]) -> list[Plan]:
+def plans_of(config: RunConfig, found: EnvProbe, import_dirs: tuple[str, ...]) -> list[Plan]:
     """What is built for each behavior of the environment, as the resolved `config` says."""
     spread, env = config.distributed, config.env_settings
     parameters = made_parameters(config.environment_parameters, import_dirs)
@@ -218,11 +218,12 @@ def plans_of(config: RunConfig, specs: Mapping[str, BehaviorSpec], import_dirs: 
             run_id=config.checkpoint_settings.run_id, behavior=behavior, spec=spec, settings=config.behaviors[behavior], env=config.env or "",
             env_kwargs=config.env_kwargs, env_options=env_options(config), num_envs=env.num_envs, stepping=env.stepping,
             step_timeout_s=env.step_timeout_s, import_dirs=import_dirs, seed=env.seed,
-            managers=tuple(f"env-manager-{i}" for i in range(spread.num_env_managers)), agents=env.num_envs,
+            managers=tuple(f"env-manager-{i}" for i in range(spread.num_env_managers)), agents=env.num_envs * (len(found.agents[behavior]) or 1),
             max_policy_lag=config.policy_lag, lock_step=config.lock_step, trainer_threads=max(1, int(spread.trainer_cpus)),
-            place=place, behaviors=len(specs), parameters=parameters,
+            place=place, behaviors=len(found.behaviors), parameters=parameters,
+            agent_names=getattr(config.behaviors[behavior], "agents", ()),
         )
-        for place, (behavior, spec) in enumerate(specs.items())
+        for place, (behavior, spec) in enumerate(found.behaviors.items())
     ]
 
 

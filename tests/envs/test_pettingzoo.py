@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from envs.base import EnvFault
-from envs.gymnasium_env import EnvOptions, make_batched_env, probe_agents, probe_spec
+from envs.gymnasium_env import EnvOptions, make_batched_env, probe_env, probe_spec
 from envs.specs import Actions
 from tests.envs.agents_audit import AgentsAuditor
 
@@ -92,7 +92,8 @@ def test_behaviors_and_slots() -> None:
     number = {(b, s): {int(o["obs"][2]) for e in episodes for o in e.obs} for (b, s), episodes in auditor.episodes.items()}
     assert number == {(b, s): {s % 2 + (2 if b == "late" else 0)} for b in patterns for s in range(4)}
     assert auditor.env_steps == 16, "once for all behaviors"
-    assert probe_agents(TOY + "CountingAgents", {}, agents=patterns) == {"late": ["agent_2", "agent_3"], "early": ["agent_0", "agent_1"]}
+    agents = probe_env(TOY + "CountingAgents", {}, agents=patterns).agents
+    assert agents == {"late": ("agent_2", "agent_3"), "early": ("agent_0", "agent_1")}
 
 
 def test_a_world_steps_when_all_behaviors_have_acted() -> None:
@@ -202,7 +203,7 @@ def test_agent_that_leaves_a_world_in_turns() -> None:
     ({"a": ["agent_*"], "b": []}, r"behaviors.b.agents: expected at least one pattern"),
 ])
 def test_wrong_patterns(agents: dict[str, list[str]], text: str) -> None:
-    for call in (probe_spec, probe_agents):
+    for call in (probe_spec, probe_env):
         with pytest.raises(ValueError, match=text):
             call(TOY + "CountingAgents", {}, agents=agents)
     for stepping in ("auto", "inline"):
@@ -223,12 +224,12 @@ def test_what_is_refused() -> None:
         probe_spec(WORLDS + "unnamed", {})
     with pytest.raises(ValueError, match=r"env_settings.frame_stack: expected 1, received 4: .* is a world of many agents"):
         probe_spec(TOY + "CountingAgents", {}, options=EnvOptions(frame_stack=4))
-    for call in (probe_spec, probe_agents):
+    for call in (probe_spec, probe_env):
         with pytest.raises(ValueError, match=r"behaviors.a.agents: expected no patterns of agents for CartPole-v1"):
             call("CartPole-v1", {}, agents={"a": ["*"]})
     with pytest.raises(ValueError, match=r"behaviors.a.agents: expected no patterns of agents for CartPole-v1"):
         make("CartPole-v1", agents={"a": ["*"]})
-    assert probe_agents("CartPole-v1", {}) == {"CartPole": []}
+    assert probe_env("CartPole-v1", {}).agents == {"CartPole": ()}
 
 
 def test_step_that_blocks() -> None:

@@ -14,6 +14,7 @@ import yaml
 from gymnasium import spaces
 
 from envs.spaces import behavior_spec
+from envs.specs import EnvProbe
 from raytrain.checks import check_memory, check_networks
 from raytrain.config import load_config
 from raytrain.errors import ConfigError, RunFault
@@ -39,7 +40,7 @@ def planned(tmp_path, network: dict, observation: spaces.Space = VECTOR, behavio
     path.write_text(yaml.safe_dump(data, sort_keys=False))
     config = load_config(path)
     config = config.with_behaviors({behavior: config.behaviors.get(behavior) or config.default_settings})
-    (plan,) = plans_of(config, {behavior: behavior_spec(observation, spaces.Discrete(3), "Toy")}, (str(tmp_path),))
+    (plan,) = plans_of(config, EnvProbe({behavior: behavior_spec(observation, spaces.Discrete(3), "Toy")}, {behavior: ()}), (str(tmp_path),))
     return config, plan
 
 
