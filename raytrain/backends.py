@@ -81,6 +81,7 @@ class LocalBackend:
         self._managers: list[EnvManager] = []
         self._blas: threadpool_limits | None = None
         self._is_made = False
+        self._saved: list[Any] = []  # checkpoints that were asked for, not delivered yet
 
     def start(self) -> None:
         self._blas = threadpool_limits(1)  # as in an env manager's own process: small products are faster and the same bytes
@@ -126,7 +127,8 @@ class LocalBackend:
 
     def request_save(self, behaviors: Iterable[str]) -> None:
         for behavior in behaviors:
-            self._loops[behavior].request_save()
+            self._loops[behavior].save()
+            self._saved += self._loops[behavior].drain_events()
 
     def manager_states(self) -> dict[str, dict]:
         return {m.name: m.state() for m in self._managers}
@@ -147,9 +149,11 @@ class LocalBackend:
 
     def _news(self) -> News:
         events = [event for loop in self._loops.values() for event in loop.drain_events()]
-        due = {event.behavior for event in events if isinstance(event, CheckpointDue)}
-        for behavior, loop in self._loops.items():
-            if due and behavior not in due:  # at the same moment, so that a run that is resumed is the same one
-                loop.save()
+        labels = {event.behavior: event.label for event in events if isinstance(event, CheckpointDue)}
+        if labels and len(self._loops) > 1:  # all at the same moment, so that a run that is resumed is the same one
+            events = [event for event in events if not isinstance(event, CheckpointDue)]
+            for behavior, loop in self._loops.items():
+                loop.save(labels.get(behavior))
                 events += loop.drain_events()
+        events, self._saved = [*self._saved, *events], []
         return News(events, {b: loop.status() for b, loop in self._loops.items()}, [m.status() for m in self._managers])

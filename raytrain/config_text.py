@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from math import ceil
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import yaml
@@ -92,8 +93,12 @@ def _behavior(default_trainer: str) -> dict[str, str]:
     return {"$ref": f"#/$defs/{_schema_name(default_trainer)}"}
 
 
-def summary_rows(config: RunConfig) -> list[tuple[str, str]]:
-    """What a run will do, as (name, text) rows of a short table; the arithmetic is for one agent of each behavior per environment."""
+def summary_rows(config: RunConfig, agents: Mapping[str, int] = MappingProxyType({})) -> list[tuple[str, str]]:
+    """What a run will do, as (name, text) rows of a short table.
+
+    Args:
+        agents: behavior -> its agents in one environment, where they are not one.
+    """
     if config.is_offline:
         return _offline_rows(config)
     env, spread = config.env_settings, config.distributed
@@ -107,7 +112,7 @@ def summary_rows(config: RunConfig) -> list[tuple[str, str]]:
     behaviors = config.behaviors or {"every behavior": config.default_settings}
     for name, settings in behaviors.items():
         if settings is not None:
-            lines = [_learning(settings), _network(settings), _arithmetic(config, settings), _intervals(settings)]
+            lines = [_learning(settings), _network(settings), _arithmetic(config, settings, agents.get(name, 1)), _intervals(settings)]
             rows += zip([name, "", "", ""], lines, strict=True)
     mode = "lock-step (threaded: false)" if config.lock_step else "envs step while the trainer updates"
     off_policy = all(isinstance(settings, SACSettings) for settings in behaviors.values())
@@ -197,17 +202,19 @@ def network_layers(network: NetworkSettings) -> str:
     return f"{f'{len(widths)} × {widths[0]}' if same else ', '.join(map(str, widths))} {network.activation}"
 
 
-def _arithmetic(config: RunConfig, settings: AnyBehaviorSettings) -> str:
+def _arithmetic(config: RunConfig, settings: AnyBehaviorSettings, agents: int) -> str:
     """How the buffer is filled and used."""
     values = settings.hyperparameters
     if isinstance(values, SACHyperparameters):
         return _replay_arithmetic(values, settings.time_horizon)
     envs = config.distributed.num_env_managers * config.env_settings.num_envs
     # Env steps round up, so a buffer is never short.
-    steps = ceil(values.buffer_size / envs)
-    minibatches = ceil(envs * steps / values.batch_size)
+    steps = ceil(values.buffer_size / (envs * agents))
+    rows = envs * agents * steps
+    minibatches = ceil(rows / values.batch_size)
+    acting = f"{_count(steps, 'env step')}" if agents == 1 else f"{_count(agents, 'agent')} × {_count(steps, 'step')}"
     return (
-        f"an update each {values.buffer_size:,} agent steps: {_count(envs, 'env')} × {_count(steps, 'env step')} = {envs * steps:,}, in "
+        f"an update each {values.buffer_size:,} agent steps: {_count(envs, 'env')} × {acting} = {rows:,}, in "
         f"trajectories of at most {settings.time_horizon:,}; {_count(values.num_epoch, 'epoch')} × "
         f"{_count(minibatches, 'minibatch', 'minibatches')} of {values.batch_size:,}"
     )

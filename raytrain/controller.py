@@ -247,6 +247,7 @@ class Controller:
                 self._on_checkpoint(event)
             elif isinstance(event, Notice):
                 self._console.message(f"{event.behavior}: {event.text}")
+        self._ask_for_parts()
 
     def _on_summary(self, summary: Summary) -> None:
         produced = sum(m.produced[summary.behavior] for m in self._managers)  # as of the last poll
@@ -263,16 +264,17 @@ class Controller:
         self._callbacks.summary(summary)
 
     def _on_checkpoint(self, event: CheckpointDue) -> None:
-        """Save once every behavior has given its part; one that is due asks the others for theirs."""
+        """Save once every behavior has given its part."""
         self._due[event.behavior] = event
         self._asked.discard(event.behavior)
-        missing = [behavior for behavior in self._plans if behavior not in self._due]
-        if not missing:
+        if len(self._due) == len(self._plans):
             parts, self._due = {behavior: self._due[behavior] for behavior in self._plans}, {}
             self._save(parts, event.label)
-            return
-        ask = [behavior for behavior in missing if behavior in self._trainers and behavior not in self._asked]
-        if ask and not self._stopped:
+
+    def _ask_for_parts(self) -> None:
+        """Of the checkpoint that one behavior has begun, from those that did not give theirs by themselves."""
+        ask = [b for b in self._trainers if b not in self._due and b not in self._asked] if self._due and not self._stopped else []
+        if ask:
             self._asked.update(ask)
             self._backend.request_save(ask)
 

@@ -149,7 +149,8 @@ def _run(config, local, found, fits, place, callbacks, console, command, started
         changes = changed_settings(folder, config) if snapshot else []
         folder.write_configuration(to_yaml(config, versions))
         console.header(f"raytrain {versions['raytrain']}", [("Ray", place), ("run", str(folder.path)), ("seed", str(plans[0].seed))])
-        console.config_table([("configuration", [row for row in summary_rows(config) if not (local and row[0] == "resources")])])
+        rows = summary_rows(config, {behavior: len(agents) or 1 for behavior, agents in found.agents.items()})
+        console.config_table([("configuration", [row for row in rows if not (local and row[0] == "resources")])])
         for plan in plans:
             console.startup_table(plan.behavior, startup_rows(plan))
         for text in [*memory, *config.warnings(), *unused, *folder.messages, *problems, *([] if local else small_shared_memory())]:

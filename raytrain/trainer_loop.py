@@ -144,8 +144,7 @@ class TrainerLoop:
         """
         if self._save_requested:
             self._save_requested = False
-            self._take_notices()  # of a state that was loaded
-            self._emit_checkpoint(self._trainer.agent_steps)
+            self.save()
         self._learn_what_is_owed()  # by a state that was loaded
         if self._others and self.finished and not self._acts_for_others:
             self._publish_for_others()
@@ -330,9 +329,10 @@ class TrainerLoop:
         """Ask for a checkpoint before the next turn (from any thread)."""
         self._save_requested = True
 
-    def save(self) -> None:
-        """Emit a checkpoint now; only from the loop's own thread."""
-        self._emit_checkpoint(self._trainer.agent_steps)
+    def save(self, label: int | None = None) -> None:
+        """Emit a checkpoint now, with `label` or the agent steps; only from the loop's own thread."""
+        self._take_notices()  # of a state that was loaded
+        self._emit_checkpoint(self._trainer.agent_steps if label is None else label)
 
     def finish(self) -> None:
         """Count what still waits as dropped by the shutdown and emit a last checkpoint; only when the loop's own thread has ended."""
