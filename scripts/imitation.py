@@ -26,6 +26,7 @@ sys.path.insert(0, str(ROOT))
 
 import gymnasium
 import numpy as np
+import yaml
 
 from envs.demonstrations import read_demonstrations
 from raytrain import load_policy
@@ -102,9 +103,10 @@ def train(file: str, seed: int, results: Path, run_id: str, demo: Path | None = 
     """One run of ``yaml/<file>.yaml``; its folder."""
     words = ["train", ROOT / "yaml" / f"{file}.yaml", "--seed", seed, "--results-dir", results, "--run-id", run_id, "--force"]
     if demo is not None:
-        behavior = file.partition("/")[2].partition("-")[0]
-        section = "" if file.startswith("bc/") else "reward_signals.gail."
-        words += ["--set", f"behaviors.{behavior}.{section}demo_path={demo.resolve()}"]
+        ((behavior, settings),) = yaml.safe_load((ROOT / "yaml" / f"{file}.yaml").read_text(encoding="utf-8"))["behaviors"].items()
+        for section in ("", *(name for name in ("reward_signals.gail.", "behavioral_cloning.") if name.partition(".")[0] in settings)):
+            if section or "demo_path" in settings:
+                words += ["--set", f"behaviors.{behavior}.{section}demo_path={demo.resolve()}"]
     raytrain(*words)
     return results / run_id
 

@@ -117,7 +117,8 @@ def test_every_key_is_documented_with_its_default(heading, model):
         assert re.search(rf"^#+ .*`{name}`", CONFIGURATION, re.MULTILINE), f"no heading for the section {name}"
     for name, default in rows.items():
         field = model.model_fields[name]
-        assert default == "required" if field.is_required() else parse_value(default) == field.default, name
+        expected = list(field.default) if isinstance(field.default, tuple) else field.default
+        assert default == "required" if field.is_required() else parse_value(default) == expected, name
 
 
 def types_in(annotation):
@@ -210,7 +211,7 @@ def test_relative_links_lead_somewhere(page):
 @pytest.mark.parametrize("path", sorted((REPOSITORY / "yaml" / "ppo").glob("*.yaml")), ids=lambda path: path.stem)
 def test_ready_made_files_load_and_are_named_where_they_are_listed(path):
     assert load_config(path).warnings() == []
-    listed = PPO + SPACES + (DOCS / "reward-signals.md").read_text(encoding="utf-8") + (DOCS / "imitation.md").read_text(encoding="utf-8")
+    listed = PPO + SPACES + "".join((DOCS / f"{page}.md").read_text(encoding="utf-8") for page in ("reward-signals", "imitation", "multi-agent"))
     assert re.search(rf"\b{re.escape(path.stem)}\b[^-]", listed)
 
 
