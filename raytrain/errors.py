@@ -97,7 +97,10 @@ class RunFault(RuntimeError):
         from envs.base import EnvFault  # not at the top: a configuration is refused without loading NumPy
 
         full = traceback.format_exc()
-        return cls(f"{component}: {error}", error.user_traceback if isinstance(error, EnvFault) else full, full)
+        # "'boom'" alone says nothing of a KeyError; our own errors are sentences.
+        kind = f"{type(error).__name__}: " if type(error).__module__ == "builtins" and not isinstance(error, ValueError | RuntimeError) else ""
+        where = "".join(f" ({note})" for note in getattr(error, "__notes__", ()))
+        return cls(f"{component}: {kind}{error}{where}", error.user_traceback if isinstance(error, EnvFault) else full, full)
 
 
 class ClusterError(ValueError):

@@ -51,7 +51,7 @@ def execute_offline(config: RunConfig, callbacks: Callbacks, console: Console, c
         start = starts_of([plan], snapshot, source)[0][behavior]
         versions = {p: _version(p) for p in PACKAGES}
         changes = changed_settings(folder, config) if snapshot else []
-        folder.write_configuration(to_yaml(config, versions))
+        folder.write_configuration(to_yaml(config.placed(), versions))
         console.header(f"raytrain {versions['raytrain']}", [("Ray", _PLACE), ("run", str(folder.path)), ("seed", str(plan.seed))])
         console.config_table([("configuration", summary_rows(config))])
         console.startup_table(behavior, [("demonstrations", _counts(learnt, held_out)), *startup_rows(plan)])

@@ -94,7 +94,7 @@ def changed_settings(folder: RunFolder, config: RunConfig) -> list[str]:
     except (OSError, yaml.YAMLError, AttributeError):
         return [f"{path} cannot be read, so changed settings are not listed"]
     now = flat(yaml.safe_load(to_yaml(config)))
-    differ = [key for key in now if before.get(key) != now[key] and not key.startswith("checkpoint_settings.")]
+    differ = [key for key in now if before.get(key) != now[key] and not key.startswith(("checkpoint_settings.", "import_from"))]
     lines = [f"{key}: {before.get(key)} (before) → {now[key]} (now)" for key in differ]
     is_linear = any(key.endswith("_schedule") and value == "linear" for key, value in now.items())
     if is_linear and any(key.endswith((".max_steps", ".schedule_steps")) for key in differ):

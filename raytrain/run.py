@@ -147,7 +147,7 @@ def _run(config, local, found, fits, place, callbacks, console, command, started
         starts, states = starts_of(plans, snapshot, source)
         versions = {p: _version(p) for p in PACKAGES}
         changes = changed_settings(folder, config) if snapshot else []
-        folder.write_configuration(to_yaml(config, versions))
+        folder.write_configuration(to_yaml(config.placed(), versions))
         console.header(f"raytrain {versions['raytrain']}", [("Ray", place), ("run", str(folder.path)), ("seed", str(plans[0].seed))])
         rows = summary_rows(config, {behavior: len(agents) or 1 for behavior, agents in found.agents.items()})
         console.config_table([("configuration", [row for row in rows if not (local and row[0] == "resources")])])
@@ -161,6 +161,8 @@ def _run(config, local, found, fits, place, callbacks, console, command, started
             console.message(f"resuming at {resumed['agent_steps']:,} agent steps, policy version {versions_text}")
             for text in changes:
                 console.message(text)
+        if local:
+            console.message("compiling …")  # which nothing else can be done beside here
         backend = _backend(plans, starts, states, local, config)
         del snapshot, source, starts  # which may hold a replay buffer
         return _control(plans, backend, resumed, config, folder, store, callbacks, console, command, versions, started_at)

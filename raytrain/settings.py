@@ -26,12 +26,12 @@ from trainers.settings import (
     SACHyperparameters,
     SACSettings,
     Settings,
+    Text,
     Whole,
     contradiction,
     trainer_type_of,
 )
 
-Text = Annotated[str, StringConstraints(min_length=1, strip_whitespace=True)]
 RunId = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.\-]*$", max_length=120)]
 
 
@@ -130,6 +130,8 @@ class RunConfig(Settings):
     """Gymnasium id, or module:factory for an environment of your own (also from the folder of this file); may be left out with ``bc``."""
     env_kwargs: dict[str, Any] = Field(default={})
     """Arguments of the environment, passed on unchanged."""
+    import_from: Text | None = None
+    """Folder that is searched for modules of your own and for demonstrations; ``null`` is that of the file. Saved with a run."""
     default_settings: AnyBehaviorSettings | None = None
     """What every behavior starts from; also the settings of behaviors that the file does not name."""
     behaviors: dict[str, AnyBehaviorSettings] = Field(default={}, validate_default=True)
@@ -195,8 +197,8 @@ class RunConfig(Settings):
 
     @property
     def source_dir(self) -> Path:
-        """Folder of the file, where a user's own environment is looked for; the working folder for a dict."""
-        return self._source_dir
+        """Where a user's own modules are looked for: ``import_from``, or the folder of the file; the working folder for a dict."""
+        return self._source_dir if self.import_from is None else self._source_dir / Path(self.import_from).expanduser()
 
     @property
     def document(self) -> Document:
@@ -219,6 +221,10 @@ class RunConfig(Settings):
     def policy_lag(self) -> int:
         """The lag limit that holds: ``max_policy_lag``, and 0 in lock-step."""
         return 0 if self.lock_step else self.distributed.max_policy_lag
+
+    def placed(self) -> RunConfig:
+        """The same run with the folder of the file in ``import_from``, so that it can be read from anywhere."""
+        return self.model_copy(update={"import_from": str(self.source_dir)})
 
     def with_seed(self, seed: int) -> RunConfig:
         """The same run with `seed` as the root of its random streams."""
@@ -277,7 +283,10 @@ def _behavior_warnings(name: str, settings: AnyBehaviorSettings) -> list[str]:
         spans["hyperparameters.buffer_size"] = (values.buffer_size, "no update happens")
     spans["summary_freq"] = (settings.summary_freq, "no summary is written before the end")
     spans["checkpoint_interval"] = (settings.checkpoint_interval, "nothing is saved between start and end")
-    found = [
+    found = [] if settings.behavioral_cloning or any(s.strength for s in settings.reward_signals.active().values()) else [
+        f"{name}: nothing is learnt: every reward signal has strength 0 and there is no behavioral_cloning."
+    ]
+    found += [
         f"{name}: {key}={span:,} is larger than max_steps={settings.max_steps:,}: {consequence}."
         for key, (span, consequence) in spans.items()
         if span > settings.max_steps

@@ -64,7 +64,7 @@ def _problems(plan: Plan, arch: Architecture) -> Iterator[tuple[tuple[str, ...],
         if isinstance(signal, OwnSignalSettings):
             plan.prepare_imports()
             try:
-                OwnSignal(name, signal, plan.spec)
+                OwnSignal(name, signal, plan.spec).state()  # or it would come up with the first checkpoint
             except OwnSignalError as error:
                 yield ("reward_signals", "own", name, "signal"), signal.signal, str(error)
             except Exception as error:

@@ -28,6 +28,7 @@ Number = Annotated[float, Strict()]
 PositiveFloat = Annotated[Number, Field(gt=0.0)]
 NonNegativeFloat = Annotated[Number, Field(ge=0.0)]
 Schedule = Literal["linear", "constant"]
+Text = Annotated[str, StringConstraints(min_length=1, strip_whitespace=True)]
 # One name or pattern stands for a list of one; the conversion stands last, as above.
 AgentNames = Annotated[
     tuple[Annotated[str, Strict(), StringConstraints(min_length=1)], ...],

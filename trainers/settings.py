@@ -27,6 +27,7 @@ from trainers.setting_types import (
     PositiveInt,
     Schedule,
     Settings,
+    Text,
     Whole,
     contradiction,
 )
@@ -309,7 +310,7 @@ class BCSettings(Settings):
 
     trainer_type: Literal["bc"] = "bc"
     """The algorithm."""
-    demo_path: str
+    demo_path: Text
     """Demonstrations: a file, a folder of them, or ``minari:dataset-id`` (see docs/demonstrations.md)."""
     hyperparameters: BCHyperparameters = BCHyperparameters()
     """What the algorithm is tuned by."""

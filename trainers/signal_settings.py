@@ -15,6 +15,7 @@ from trainers.setting_types import (
     PositiveFloat,
     PositiveInt,
     Settings,
+    Text,
     contradiction,
 )
 
@@ -68,7 +69,7 @@ class RNDSettings(ModelSignalSettings):
 class GAILSettings(ModelSignalSettings):
     """Reward what a discriminator takes for an expert's (Ho & Ermon 2016, https://arxiv.org/abs/1606.03476)."""
 
-    demo_path: str
+    demo_path: Text
     """Demonstrations of experts: a file, a folder of them, or ``minari:dataset-id`` (see docs/demonstrations.md)."""
     use_actions: Flag = False
     """The discriminator sees the action beside the observation."""
@@ -118,7 +119,7 @@ class RewardSignals(Settings):
 class BehavioralCloningSettings(Settings):
     """The actor learns to do what demonstrations do, beside its own algorithm."""
 
-    demo_path: str
+    demo_path: Text
     """Demonstrations: a file, a folder of them, or ``minari:dataset-id`` (see docs/demonstrations.md)."""
     strength: PositiveFloat = 1.0
     """Its learning rate in units of the trainer's."""

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import yaml
 
 from raytrain.config import ConfigError, check_behaviors, json_schema, load_config, summary_rows, to_yaml
 
@@ -583,10 +584,34 @@ def test_network_settings_that_do_less_than_they_say_are_a_warning(behavior, sen
     assert load_config(cartpole(**behavior)).warnings() == [f"CartPole: {sentence}" for sentence in sentences]
 
 
+def test_a_run_that_learns_nothing_is_a_warning():
+    """Every reward signal at strength 0, and nothing to clone."""
+    silent = {"extrinsic": {"strength": 0.0}}
+    assert load_config(cartpole(reward_signals=silent)).warnings() == [
+        "CartPole: nothing is learnt: every reward signal has strength 0 and there is no behavioral_cloning."
+    ]
+    assert load_config(cartpole(reward_signals={**silent, "rnd": {}})).warnings() == []
+    assert load_config(cartpole(reward_signals=silent, behavioral_cloning={"demo_path": "x"})).warnings() == []
+
+
+def test_a_saved_file_finds_what_lay_beside_the_first_one(tmp_path):
+    """Modules of one's own, from wherever it is read."""
+    (tmp_path / "here").mkdir()
+    (tmp_path / "here" / "a.yaml").write_text(yaml.safe_dump(cartpole()), encoding="utf-8")
+    saved = tmp_path / "run" / "configuration.yaml"
+    saved.parent.mkdir()
+    saved.write_text(to_yaml(load_config(tmp_path / "here" / "a.yaml").placed()), encoding="utf-8")
+    assert load_config(saved).source_dir == tmp_path / "here"
+    (tmp_path / "there.yaml").write_text(yaml.safe_dump({**cartpole(), "import_from": "here"}), encoding="utf-8")
+    assert load_config(tmp_path / "there.yaml").source_dir == tmp_path / "here"
+
+
 @pytest.mark.parametrize("path", READY_MADE, ids=[f"{path.parent.name}/{path.stem}" for path in READY_MADE])
 def test_ready_made_files_are_valid_and_complete_in_editors(path):
     config = load_config(path)
-    assert {name: settings.trainer_type for name, settings in config.behaviors.items()} == {path.stem.removesuffix("-GAIL"): path.parent.name}
+    assert {settings.trainer_type for settings in config.behaviors.values()} == {path.parent.name}
+    many_agents = config.env.rpartition(":")[2] in ("env", "parallel_env")
+    assert many_agents or list(config.behaviors) == [path.stem.removesuffix("-GAIL")]
     assert config.warnings() == []
     first, *lines = path.read_text(encoding="utf-8").splitlines()
     schema = first.removeprefix("# yaml-language-server: $schema=")

@@ -144,12 +144,45 @@ class Broken:
         raise RuntimeError("boom-44")
 
 
-class Short:
+class Plain:
     def __init__(self, spec):
         pass
 
+
+class Short(Plain):
     def rewards(self, transitions):
         return np.zeros(3)
+
+
+class Half(Short):
+    def state(self):
+        return {}
+
+
+class Texts(Half):
+    def state(self):
+        return {"name": "text"}
+
+    def load_state(self, arrays):
+        pass
+
+
+class Raises(Plain):
+    def rewards(self, transitions):
+        raise KeyError("boom-45")
+
+
+class Words(Plain):
+    def rewards(self, transitions):
+        return ["a"]
+
+
+class Three(Plain):
+    def rewards(self, transitions):
+        return np.zeros(len(transitions))
+
+    def learn(self, transitions):
+        return 3
 """
 
 
@@ -172,6 +205,7 @@ def test_a_signal_of_ones_own(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize(("signal", "kwargs", "words"), [
     ("Nobody", {}, "module:Class"), ("Faster", {"speed": 1}, "unexpected keyword argument 'speed'"), ("Broken", {}, "boom-44"),
+    ("Plain", {}, "a method rewards"), ("Half", {}, "with state and without load_state"), ("Texts", {}, "numeric arrays from reward_signals.own.faster"),
 ])
 def test_a_signal_of_ones_own_that_cannot_be_made(tmp_path, monkeypatch, signal, kwargs, words):
     monkeypatch.chdir(tmp_path)
@@ -180,10 +214,15 @@ def test_a_signal_of_ones_own_that_cannot_be_made(tmp_path, monkeypatch, signal,
     assert not (tmp_path / "run").exists()
 
 
-def test_a_signal_of_ones_own_with_rewards_of_another_shape(tmp_path, monkeypatch):
+@pytest.mark.parametrize(("signal", "words"), [
+    ("Short", r"one reward for each of .* transitions from reward_signals.own.faster own_signals_.*Short.rewards"),
+    ("Raises", r"KeyError: 'boom-45' \(in reward_signals.own.faster own_signals_.*Raises.rewards\)"), ("Words", r"Expected numbers from .*Words.rewards"),
+    ("Three", "Expected numbers by name, or None, from .*Three.learn, received 3"),
+])
+def test_a_fault_in_a_signal_of_ones_own_names_it(tmp_path, monkeypatch, signal, words):
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(RunFault, match=r"one reward for each of .* transitions"):
-        train(tmp_path, config(signals=own(tmp_path, "Short")))
+    with pytest.raises(RunFault, match=words):
+        train(tmp_path, config(signals=own(tmp_path, signal)))
 
 
 @pytest.mark.parametrize(("behavior", "path", "words"), [
