@@ -151,7 +151,7 @@ def table(data: dict[str, Any]) -> str:
     versions = ", ".join(f"{k} {v}" for k, v in data["versions"].items())
     dates = sorted({run["date"] for facts in data["tasks"].values() for runs in facts["imitators"].values() for run in runs})
     lines = [
-        "| task | learns by | from | expert | return by seed | part of the expert's, least | target | agent steps | wall s |",
+        "| task | learns by | from | expert | return by seed | part of the expert's: mean (least) | target | agent steps | wall s |",
         "| --- | --- | --- | --- | --- | --- | --- | --- | --- |",
     ]
     for name, facts in data["tasks"].items():
@@ -161,7 +161,7 @@ def table(data: dict[str, Any]) -> str:
             returns = [run["mean"] for run in runs]
             lines.append(
                 f"| {TASKS[name].env} | [{file}](../yaml/{file}.yaml) | {demos['episodes']} episodes, {demos['rows']:,} rows | {expert:,.0f} "
-                f"| {', '.join(f'{value:,.0f}' for value in returns)} | {min(returns) / expert:.2f} "
+                f"| {', '.join(f'{value:,.0f}' for value in returns)} | {mean(returns) / expert:.2f} ({min(returns) / expert:.2f}) "
                 f"| {'–' if target is None else f'{target:g}'} | {max(run['agent_steps'] for run in runs):,} | {max(run['wall_s'] for run in runs):,.0f} |"
             )
     made = f"{' … '.join(dict.fromkeys([*dates[:1], *dates[-1:]]))}: {data['machine']}, {versions}"

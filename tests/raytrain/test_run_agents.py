@@ -110,7 +110,7 @@ def test_a_run_ends_when_every_behavior_has_reached_its_goal(tmp_path):
 
 def test_agents_that_take_turns_do_not_stall(tmp_path):
     """Strictly on-policy, where the result of every move waits for another agent's."""
-    pytest.importorskip("pettingzoo.classic", reason="pettingzoo[classic] is not installed")
+    pytest.importorskip("pettingzoo.classic.tictactoe_v3", reason="pygame is not installed")
     data = {"env": "pettingzoo.classic.tictactoe_v3:env", "behaviors": {"tictactoe": behavior(max_steps=600)}, "env_settings": {"num_envs": 4, "seed": 1}}
     summaries = []
     run = train(tmp_path, data, on_summary=summaries.append)
