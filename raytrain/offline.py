@@ -79,7 +79,11 @@ def _with_demonstrations(config: RunConfig) -> tuple[RunConfig, Demonstrations]:
     spec = None
     if config.env is not None:
         check_name_early(config)
-        specs = probe(config, (str(config.source_dir),)).behaviors
+        found = probe(config, (str(config.source_dir),))
+        specs = found.behaviors
+        if many := [agent for own in found.agents.values() for agent in own]:
+            message = f"expected an environment of one agent, in which what was cloned is judged, received a world of {', '.join(many)}; leave env out"
+            raise ConfigError([config.document.problem(("env",), config.env, message)], config.document.name)
         config = config.with_behaviors(check_behaviors(config, specs))
         spec = next(iter(specs.values()))
     elif len(config.behaviors) != 1:

@@ -15,7 +15,7 @@ from envs.base import BatchedEnv, EnvFault
 from envs.demonstrations import SUFFIX, write_demonstrations
 from envs.episode_recorder import EpisodeRecorder
 from envs.factories import DEFAULT_OPTIONS, EnvFactory, EnvOptions
-from envs.gymnasium_env import make_batched_env, probe_spec
+from envs.gymnasium_env import make_batched_env, probe_env
 from envs.specs import Actions, ActionSpec, BehaviorSpec
 from raytrain.checkpoint import find_checkpoint
 from raytrain.checks import env_options
@@ -94,7 +94,10 @@ def record_policy(
         ValueError: the environment cannot be made, or is not one that the policy was trained for.
         EnvFault: its own code raised, or gave a value that must not be learnt from.
     """
-    name, spec = next(iter(probe_spec(world.env, world.kwargs, world.import_dirs, world.options).items()))
+    found = probe_env(world.env, world.kwargs, world.import_dirs, world.options)
+    name, spec = next(iter(found.behaviors.items()))
+    if found.agents[name]:
+        raise ValueError(f"{world.env}: expected an environment of one agent to record in, received a world of {', '.join(found.agents[name])}.")
     check_fits(policy.spec, spec, world.env)
     recorder = EpisodeRecorder(spec) if recorder is None else recorder
     env_seed, action_seed = np.random.SeedSequence(seed).spawn(2)

@@ -119,6 +119,16 @@ def test_agents_that_take_turns_do_not_stall(tmp_path):
     assert max(s.values["Policy/First Minibatch Ratio Error"] for s in summaries if "Policy/First Minibatch Ratio Error" in s.values) < 1e-5
 
 
+def test_what_has_one_agent_refuses_a_world_of_many(tmp_path, capsys):
+    """Recording, and the episodes that judge a cloned policy."""
+    data = {"env": COUNTING, "behaviors": {"CountingAgents": behavior(max_steps=200)}, "env_settings": {"seed": 1}}
+    run = train(tmp_path, data)
+    assert main(["record", str(run.path), "--out", str(tmp_path / "x.safetensors")]) == 2
+    assert "expected an environment of one agent to record in, received a world of agent_0" in capsys.readouterr().err.replace("\n", " ")
+    with pytest.raises(ConfigError, match="expected an environment of one agent, in which"):
+        train(tmp_path, {"env": COUNTING, "behaviors": {"CountingAgents": {"trainer_type": "bc", "demo_path": "x"}}}, "other")
+
+
 @pytest.mark.parametrize(("data", "words"), [
     (two({"agents": "agent_9"}), "early"),
     (two({"agents": ["agent_0"]}), "agent_1"),
