@@ -161,6 +161,7 @@ def run(tmp_path: Path, parameters: dict[str, Any], env: str = "envs.toy_paramet
     }, local=True)
 
 
+@pytest.mark.slow
 def test_a_run_gives_its_environments_their_parameters(tmp_path, capsys) -> None:
     """Mass 2 and drag 1 in the first lesson: 3 steps of reward 3. The table at the start says how each is drawn."""
     first = {"name": "some", "value": 1, "completion_criteria": {"behavior": "ParamEcho", "threshold": 100}}

@@ -91,6 +91,7 @@ def test_a_checkpoint_is_one_moment_and_a_run_goes_on_from_it(tmp_path):
             assert [row["step"] for row in csv.DictReader(file)] == ["500", "1000"]
 
 
+@pytest.mark.slow
 def test_one_that_is_finished_goes_on_acting_for_the_others(tmp_path):
     """Its agents keep to their last policy; what they collect is counted and not learnt from."""
     run = train(tmp_path, two({"max_steps": 200}))
@@ -101,6 +102,7 @@ def test_one_that_is_finished_goes_on_acting_for_the_others(tmp_path):
     assert ledger["produced"] - ledger["consumed"] > 500
 
 
+@pytest.mark.slow
 def test_a_run_ends_when_every_behavior_has_reached_its_goal(tmp_path):
     """stop.reward of one of them is not enough."""
     ends = train(tmp_path, two(stop={"reward": 49, "episodes": 2}, env_kwargs={"deaths": [50, 50, 50, 50]}), "both")
