@@ -2,14 +2,9 @@
 
 from __future__ import annotations
 
-import signal
-import sys
-import threading
 import time
-from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from raytrain.backends import Backend, News
@@ -17,7 +12,9 @@ from raytrain.callbacks import Callbacks
 from raytrain.checkpoint import CheckpointStore
 from raytrain.console import Console
 from raytrain.errors import RunFault, RunFolderError
+from raytrain.interrupts import Interrupts, quit_at_once
 from raytrain.messages import Episodes, Notice
+from raytrain.outcome import BehaviorOutcome, Outcome
 from raytrain.plan import Plan
 from raytrain.run_folder import RunFolder
 from raytrain.snapshot import Snapshot
@@ -30,86 +27,6 @@ _STOP_S = 12.0  # so that a stop takes at most 15 s with everything around it
 _LEFT_S = 5.0  # how long a fault may be held back for a last checkpoint
 _STATUS_S = 5.0
 _SUMMED = ("agent_steps", "updates", "policy_updates", "max_steps")
-
-
-@dataclass(frozen=True)
-class BehaviorOutcome:
-    """How one behavior of a run ended.
-
-    Attributes:
-        mean_return: mean of the last episodes (``stop.episodes``, 100 by default), None before that many.
-        balance: agent steps that the ledger cannot explain; 0 unless a process died.
-    """
-
-    agent_steps: int
-    updates: int
-    policy_updates: int
-    mean_return: float | None
-    ledger: dict[str, int]
-    balance: int
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """How a run ended.
-
-    Attributes:
-        reason: sentence without a full stop.
-        interrupted: by Ctrl-C or SIGTERM.
-        env_steps: of all environments, as far as trainers know.
-        behaviors: behavior -> what became of it.
-    """
-
-    reason: str
-    interrupted: bool
-    env_steps: int
-    elapsed_s: float
-    behaviors: dict[str, BehaviorOutcome]
-
-    def results(self) -> dict[str, Any]:
-        """Plain values. Counters and the ledger are summed up over behaviors; the mean return is that of the only behavior, else None."""
-        each = list(self.behaviors.values())
-        ledger: Counter[str] = Counter()
-        for one in each:
-            ledger.update(one.ledger)
-        total = {key: sum(getattr(one, key) for one in each) for key in ("agent_steps", "updates", "policy_updates")}
-        return {
-            "reason": self.reason, "interrupted": self.interrupted, "env_steps": self.env_steps, "elapsed_s": self.elapsed_s, **total,
-            "mean_return": each[0].mean_return if len(each) == 1 else None, "ledger": dict(ledger),
-            "behaviors": {name: {k: v for k, v in asdict(one).items() if k != "balance"} for name, one in self.behaviors.items()},
-        }
-
-
-class Interrupts:
-    """SIGINT and SIGTERM as a request to save and end; a second SIGINT ends the process at once with code 130.
-
-    Args:
-        first: called at the first signal, from its handler.
-        force_quit: called at a second SIGINT.
-    """
-
-    def __init__(self, first: Callable[[], None], force_quit: Callable[[], None]) -> None:
-        self._first, self._force_quit = first, force_quit
-        self.name = ""
-
-    @contextmanager
-    def handled(self) -> Iterator[Interrupts]:
-        """Install the handlers for the block; nothing to do outside the main thread, where signals never arrive."""
-        if threading.current_thread() is not threading.main_thread():
-            yield self
-            return
-        before = {s: signal.signal(s, self._note) for s in (signal.SIGINT, signal.SIGTERM)}
-        try:
-            yield self
-        finally:
-            for number, handler in before.items():
-                signal.signal(number, handler)
-
-    def _note(self, number: int, _frame: Any) -> None:
-        if self.name and number == signal.SIGINT:
-            self._force_quit()
-        self.name = signal.Signals(number).name
-        self._first()
 
 
 class Controller:
@@ -146,7 +63,7 @@ class Controller:
 
         The backend is stopped whatever happens; a fault of it is raised after the last checkpoint that can still be had.
         """
-        with Interrupts(self._backend.interrupt, _quit_at_once).handled() as interrupts:
+        with Interrupts(self._backend.interrupt, quit_at_once).handled() as interrupts:
             try:
                 self._backend.start()
                 reason = self._watch(interrupts)
@@ -384,11 +301,3 @@ class Controller:
             agent_steps=t.agent_steps if t else 0, updates=t.updates if t else 0, policy_updates=t.policy_updates if t else 0,
             mean_return=self._stop.mean_return(behavior), ledger=ledger, balance=produced - explained,
         )
-
-
-def _quit_at_once() -> None:
-    import os
-
-    sys.stderr.write("\nended at once; the newest checkpoint is the last one that was written\n")
-    sys.stderr.flush()
-    os._exit(130)  # Ray's own processes share this one's fate

@@ -15,8 +15,8 @@ from raytrain.checks import behavior_problem, check_name_early, check_networks, 
 from raytrain.config import check_behaviors
 from raytrain.config_text import summary_rows, to_yaml
 from raytrain.console import Console
-from raytrain.controller import Outcome
 from raytrain.errors import ConfigError
+from raytrain.outcome import Outcome
 from raytrain.plan import Plan, seed_branch
 from raytrain.resume import changed_settings, initial_snapshot, starts_of
 from raytrain.run import PACKAGES, Run, _control, _version, _with_seed, plans_of

@@ -21,8 +21,9 @@ from raytrain.checks import check_memory, check_name_early, check_networks, env_
 from raytrain.config import check_behaviors, load_config
 from raytrain.config_text import summary_rows, to_yaml
 from raytrain.console import Console
-from raytrain.controller import Controller, Outcome
+from raytrain.controller import Controller
 from raytrain.errors import RunFault
+from raytrain.outcome import Outcome
 from raytrain.parameter_settings import made_parameters
 from raytrain.plan import Plan, Start
 from raytrain.resume import changed_settings, flat, initial_snapshot, starts_of

@@ -168,9 +168,11 @@ def page(data: dict[str, Any]) -> str:
     for name, runs in data["runs"].items():
         steps, wall, value = ([r[k] for r in runs] for k in ("agent_steps", "wall_s", "mean_return"))
         name, _, label = name.partition(" ")
+        goal = settings(name).get("stop", {}).get("reward")
+        reached = "–" if goal is None else f"{sum(r['goal_reached'] for r in runs)} of {len(runs)} seeds"
         lines.append(
-            f"| [{name}](../yaml/{name}.yaml){' ' + label if label else ''} | {settings(name).get('stop', {}).get('reward', '–')} "
-            f"| {sum(r['goal_reached'] for r in runs)} of {len(runs)} seeds | {_spread(steps, 0)} | {_spread(wall, 0)} | {_spread(value, 1)} |"
+            f"| [{name}](../yaml/{name}.yaml){' ' + label if label else ''} | {'–' if goal is None else goal} "
+            f"| {reached} | {_spread(steps, 0)} | {_spread(wall, 0)} | {_spread(value, 1)} |"
         )
     return "\n".join(lines) + "\n"
 
