@@ -21,11 +21,11 @@ import gymnasium as gym
 import numpy as np
 
 from envs.agent_behaviors import agent_spaces, possible_agents, world_spec
+from envs.agent_reader import AgentReader
 from envs.base import EnvFault
-from envs.boundary import BOUNDS_CHECK_STEPS, ObservationReader, read_flag, read_reward
+from envs.boundary import BOUNDS_CHECK_STEPS, read_flag, read_reward
 from envs.factories import EnvFactory, behavior_name
 from envs.faults import env_fault
-from envs.masks import LATE_MASK, EnvMasks, mask_in
 from envs.randomization import EnvParameters
 from envs.seeding import EnvSeeds
 from envs.single_env import Reset, WithParameters
@@ -77,7 +77,7 @@ class WorldOutcome:
 
 @dataclass(slots=True)
 class AgentSpaces:
-    """What `envs.masks.EnvMasks` wants to know of an agent."""
+    """What `envs.agent_reader.AgentReader` wants to know of an agent."""
 
     observation_space: gym.Space
     action_space: gym.Space
@@ -95,9 +95,7 @@ class Agent:
         self.name, self.id = name, agent_id
         self.spaces = spaces
         self.running = False
-        self._reader = ObservationReader(spaces.observation_space, spec.observations)
-        self._masks = EnvMasks(spaces, spec.action) if spec.action.masked else None
-        self._must_not_mask = self._masks is None and bool(spec.action.discrete_branches)
+        self._reader = AgentReader(spaces, spec)
         self._last_obs: Observations | None = None
         self._owed = 0.0
         self._reads = 0
@@ -123,7 +121,7 @@ class Agent:
             reward, self._owed = self._owed, 0.0
         obs = self._last_obs = self._read(value)
         self.running = True
-        return AgentDecision(self.name, obs, reward, first, self._mask(value, info))
+        return AgentDecision(self.name, obs, reward, first, self._named(self._reader.mask, value, info))
 
     def end(self, value: Any, info: Any, terminated: bool, truncated: bool) -> AgentEnd | None:
         """The agent's episode is over; None where it never had a decision.
@@ -140,9 +138,7 @@ class Agent:
             raise self._fault("it was truncated without a last observation, which is needed to estimate what would have followed. Return "
                               "its observation with the step that ends it")
         obs = last_obs if value is None else self._read(value)
-        mask = None
-        if self._masks is not None:
-            mask = self._masks.all_allowed() if terminated else self._read_mask(value, info, at_end=True)
+        mask = self._named(self._reader.final_mask, value, info, terminated)
         return AgentEnd(self.name, obs, reward, terminated, truncated and not terminated, mask)
 
     def ended(self, terminated: Any, truncated: Any) -> tuple[bool, bool]:
@@ -158,27 +154,13 @@ class Agent:
                            "in the step that takes it out")
 
     def _read(self, value: Any) -> Observations:
-        obs = self._reader.empty(None)
-        try:
-            self._reader.read(value, obs)
-        except ValueError as error:
-            raise self._fault(str(error)) from None
         self._reads += 1
-        problem = self._reader.problem(obs, check_bounds=self._reads <= BOUNDS_CHECK_STEPS)
-        if problem is not None:
-            raise self._fault(problem[1])
-        return obs
+        return self._named(self._reader.obs, value, self._reads <= BOUNDS_CHECK_STEPS)
 
-    def _mask(self, value: Any, info: Any) -> np.ndarray | None:
-        if self._masks is not None:
-            return self._read_mask(value, info)
-        if self._must_not_mask and mask_in(info) is not None:
-            raise self._fault(LATE_MASK)
-        return None
-
-    def _read_mask(self, value: Any, info: Any, at_end: bool = False) -> np.ndarray:
+    def _named(self, read: Callable[..., Any], *args: Any) -> Any:
+        """What `read` brings; a fault says whose it is."""
         try:
-            return self._masks.read(value, info, at_end)
+            return read(*args)
         except EnvFault as fault:
             raise self._fault(fault.message) from None
 

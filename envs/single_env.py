@@ -9,11 +9,12 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 
+from envs.agent_reader import AgentReader
 from envs.base import EnvFault
-from envs.boundary import BOUNDS_CHECK_STEPS, ObservationReader, read_flag, read_reward
+from envs.boundary import BOUNDS_CHECK_STEPS, read_flag, read_reward
 from envs.factories import EnvFactory, behavior_name
 from envs.faults import env_fault
-from envs.masks import LATE_MASK, MASK_KEY, EnvMasks, mask_method
+from envs.masks import mask_method
 from envs.randomization import EnvParameters
 from envs.seeding import EnvSeeds
 from envs.spaces import behavior_spec
@@ -88,9 +89,7 @@ class SingleEnv:
         observation_space, action_space = getattr(env, "observation_space", None), getattr(env, "action_space", None)
         masked = factory.masked or mask_method(env) is not None
         self.spec: BehaviorSpec = behavior_spec(observation_space, action_space, self.name, masked)
-        self._reader = ObservationReader(observation_space, self.spec.observations)
-        self._masks = EnvMasks(env, self.spec.action) if self.spec.action.masked else None
-        self._must_not_mask = self._masks is None and bool(self.spec.action.discrete_branches)
+        self._reader = AgentReader(env, self.spec)
         self._steps = 0
         self._parameters = EnvParameters(env, factory.env)
 
@@ -122,7 +121,7 @@ class SingleEnv:
             if not isinstance(result, tuple) or len(result) != 2:
                 raise EnvFault(f"reset(): expected (obs, info), received {_describe(result)}")
             obs, info = result
-            return self._read(obs), self._mask(obs, info)
+            return self._read(obs), self._reader.mask(obs, info)
         except EnvFault as fault:
             fault.step = 0
             raise
@@ -145,32 +144,12 @@ class SingleEnv:
         if not math.isfinite(reward):
             raise EnvFault(f"non-finite reward {reward}")
         if terminated or truncated:
-            final_mask = self._final_mask(value, info, terminated)
+            final_mask = self._reader.final_mask(value, info, terminated)
             return Outcome(*self._reset(None), True, reward, terminated, truncated, obs, final_mask)
-        return Outcome(obs, self._mask(value, info), False, reward)
+        return Outcome(obs, self._reader.mask(value, info), False, reward)
 
     def _read(self, value: Any) -> Observations:
-        obs = self._reader.empty(None)
-        try:
-            self._reader.read(value, obs)
-        except ValueError as error:
-            raise EnvFault(str(error)) from None
-        problem = self._reader.problem(obs, check_bounds=self._steps <= BOUNDS_CHECK_STEPS)
-        if problem is not None:
-            raise EnvFault(problem[1])
-        return obs
-
-    def _mask(self, value: Any, info: Any) -> np.ndarray | None:
-        if self._masks is not None:
-            return self._masks.read(value, info)
-        if self._must_not_mask and isinstance(info, dict) and info.get(MASK_KEY) is not None:
-            raise EnvFault(LATE_MASK)
-        return None
-
-    def _final_mask(self, value: Any, info: Any, terminated: bool) -> np.ndarray | None:
-        if self._masks is None:
-            return None
-        return self._masks.all_allowed() if terminated else self._masks.read(value, info, at_end=True)
+        return self._reader.obs(value, check_bounds=self._steps <= BOUNDS_CHECK_STEPS)
 
 
 def plain_action(action: Any) -> Any:
