@@ -73,7 +73,6 @@ class Plan:
         agents: agents of the behavior that act at once in one env manager, at most.
         place: 0, 1, … among the behaviors of the run, for its branch of the seed tree.
         behaviors: number of behaviors of the run.
-        agent_names: patterns of the names of its agents; empty where all agents are of one behavior.
         managers: names of the env managers.
         import_dirs: folders from which the user's own modules may be imported: environment, Keras model.
         env: empty where everything is learnt from demonstrations.
@@ -102,7 +101,6 @@ class Plan:
     parameters: dict[str, Sampler | tuple[Lesson, ...]] = field(default_factory=dict)
     place: int = 0
     behaviors: int = 1
-    agent_names: tuple[str, ...] = ()
 
     @property
     def architecture(self) -> Architecture:
@@ -214,7 +212,7 @@ def build_env_manager(
         run.env, run.env_kwargs, run.num_envs, run.stepping, seed_branch(run.seed, "envs"),
         first_env_index=index * run.num_envs, import_dirs=run.import_dirs, wait_for_all=run.lock_step,
         step_timeout_s=run.step_timeout_s, options=run.env_options, masked=_masked(plans),
-        agents={plan.behavior: plan.agent_names for plan in plans if plan.agent_names}, parameters=Curricula(run.parameters).samplers(),
+        agents={plan.behavior: plan.settings.agents for plan in plans if plan.settings.agents}, parameters=Curricula(run.parameters).samplers(),
     )
     manager = EnvManager(
         run.managers[index], env, sources, sinks, {p.behavior: p.policy() for p in plans}, {p.behavior: p.settings.time_horizon for p in plans},

@@ -7,7 +7,7 @@ import secrets
 import sys
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -122,13 +122,13 @@ def execute(config: RunConfig, local: bool, callbacks: Callbacks, console: Conso
         connection = cluster.connect(config.distributed.address)
         place = connection.description
     try:
-        return _run(config, local, found, fits, place, callbacks, console, command, started_at, unused)
+        return _run(config, local, fits, place, callbacks, console, command, started_at, unused)
     finally:
         if connection is not None:
             cluster.disconnect(connection)
 
 
-def _run(config, local, found, fits, place, callbacks, console, command, started_at, unused) -> tuple[Run, Outcome]:
+def _run(config, local, fits, place, callbacks, console, command, started_at, unused) -> tuple[Run, Outcome]:
     saved = config.checkpoint_settings
     here = local
     if not local:
@@ -144,13 +144,13 @@ def _run(config, local, found, fits, place, callbacks, console, command, started
         store = CheckpointStore(folder.path, max(config.behaviors[plan.behavior].keep_checkpoints for plan in fits))
         snapshot, _, problems = store.load_latest() if saved.resume else (None, None, [])
         config = _with_seed(config, snapshot)
-        plans = plans_of(config, found, fits[0].import_dirs)
+        plans = [replace(plan, seed=config.env_settings.seed) for plan in fits]
         starts, states = starts_of(plans, snapshot, source)
         versions = {p: _version(p) for p in PACKAGES}
         changes = changed_settings(folder, config) if snapshot else []
         folder.write_configuration(to_yaml(config.placed(), versions))
         console.header(f"raytrain {versions['raytrain']}", [("Ray", place), ("run", str(folder.path)), ("seed", str(plans[0].seed))])
-        rows = summary_rows(config, {behavior: len(agents) or 1 for behavior, agents in found.agents.items()})
+        rows = summary_rows(config, {plan.behavior: plan.agents // plan.num_envs for plan in plans})
         console.config_table([("configuration", [row for row in rows if not (local and row[0] == "resources")])])
         for plan in plans:
             console.startup_table(plan.behavior, startup_rows(plan))
@@ -225,7 +225,6 @@ def plans_of(config: RunConfig, found: EnvProbe, import_dirs: tuple[str, ...]) -
             managers=tuple(f"env-manager-{i}" for i in range(spread.num_env_managers)), agents=env.num_envs * (len(found.agents[behavior]) or 1),
             max_policy_lag=config.policy_lag, lock_step=config.lock_step, trainer_threads=max(1, int(spread.trainer_cpus)),
             place=place, behaviors=len(found.behaviors), parameters=parameters,
-            agent_names=getattr(config.behaviors[behavior], "agents", ()),
         )
         for place, (behavior, spec) in enumerate(found.behaviors.items())
     ]
