@@ -46,6 +46,7 @@ def make_batched_env(
     masked: bool | Collection[str] = False,
     parameters: Samplers = NO_PARAMETERS,
     agents: Mapping[str, Sequence[str]] | None = None,
+    lesson: int = 0,
 ) -> BatchedEnv:
     """`num_envs` environments behind the batched protocol.
 
@@ -67,6 +68,7 @@ def make_batched_env(
         agents: behavior -> patterns of the names of its agents (`fnmatch`), for worlds of many agents. None or empty: all are one
             behavior, called `behavior_name(env)`.
         parameters: how each environment's parameters are drawn (name -> sampler); with any, single environments are stepped.
+        lesson: tag of the episodes that begin with them.
 
     Raises:
         ValueError: the configuration or a space is not usable.
@@ -85,7 +87,7 @@ def make_batched_env(
     kind = PettingZooEnv if isinstance(workers.spec, WorldSpec) else CopiesEnv
     copies = kind(workers, num_envs, seed, first_env_index, wait_for_all, step_timeout_s)
     if parameters:
-        copies.set_parameters(parameters)
+        copies.set_parameters(parameters, lesson)
     return copies
 
 

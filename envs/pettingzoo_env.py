@@ -76,6 +76,7 @@ class PettingZooEnv(CopiesEnv):
 
     Attributes:
         agents: behavior -> names of its agents in one world.
+        episodes: int64 ``[copies]``, number of the episode that runs in each world as of the last `poll`; -1 before the first.
     """
 
     def __init__(
@@ -93,6 +94,7 @@ class PettingZooEnv(CopiesEnv):
         self._lanes = {name: _Lane(behavior, spec.agents[name], num_envs) for name, behavior in spec.behaviors.items()}
         self.num_slots = {name: lane.num_slots for name, lane in self._lanes.items()}
         self._place = {agent: (name, index) for name, lane in self._lanes.items() for index, agent in enumerate(lane.agents)}
+        self.episodes = np.full(num_envs, -1, np.int64)
         self._needed = [0] * num_envs  # actions that the copy waits for
         self._answers: list[dict[str, EnvAction]] = [{} for _ in range(num_envs)]
         self._stepping: dict[int, int] = {}  # copy -> agents whose actions it does now
@@ -139,7 +141,9 @@ class PettingZooEnv(CopiesEnv):
         return np.repeat(super().lesson_of(behavior), len(self.agents[behavior]))
 
     def _message(self, slots: np.ndarray, outcomes: list[WorldOutcome]) -> dict[str, Steps]:
-        self._note_lessons(slots, np.array([outcome.first for outcome in outcomes]))
+        first = np.array([outcome.first for outcome in outcomes])
+        self._note_lessons(slots, first)
+        self.episodes[slots[first]] = self._episodes_begun[slots[first]] - 1
         decisions: dict[str, list[tuple[int, AgentDecision]]] = {name: [] for name in self._lanes}
         ends: dict[str, list[tuple[int, AgentEnd]]] = {name: [] for name in self._lanes}
         for copy, outcome in zip(slots.tolist(), outcomes, strict=True):

@@ -6,7 +6,7 @@ Letters: ``n`` agents in a batch, ``C`` continuous action dimensions, ``B`` disc
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from typing import Any, Literal
 
 import numpy as np
@@ -218,6 +218,10 @@ class DecisionSteps:
     def __len__(self) -> int:
         return len(self.agent_id)
 
+    def where(self, which: np.ndarray) -> DecisionSteps:
+        """Those of the agents ``which`` (bool ``[n]``); copies."""
+        return _where(self, which)
+
 
 @dataclass(slots=True)
 class TerminalSteps:
@@ -241,6 +245,18 @@ class TerminalSteps:
 
     def __len__(self) -> int:
         return len(self.agent_id)
+
+    def where(self, which: np.ndarray) -> TerminalSteps:
+        """Those of the agents ``which`` (bool ``[n]``); copies."""
+        return _where(self, which)
+
+
+def _where(steps: Any, which: np.ndarray) -> Any:
+    """Every array of `steps` at ``which``; None stays None."""
+    def part(value: Any) -> Any:
+        return {k: v[which] for k, v in value.items()} if isinstance(value, dict) else None if value is None else value[which]
+
+    return type(steps)(**{f.name: part(getattr(steps, f.name)) for f in fields(steps)})
 
 
 def no_terminal_steps(spec: BehaviorSpec) -> TerminalSteps:

@@ -19,9 +19,10 @@ from ray.util.queue import Full, _QueueActor
 
 from raytrain.backends import trainer_name
 from raytrain.errors import RunFault
-from raytrain.messages import QUEUE_CAPACITY, Header, ManagerStatus, PolicyMessage
+from raytrain.messages import QUEUE_CAPACITY, Header, ManagerStatus, Orders, PolicyMessage
 from raytrain.plan import Plan, Start, build_env_manager, build_trainer_loop
 from raytrain.queues import Item
+from raytrain.referee import ItemReport, Referee, Ruling
 from raytrain.trainer_loop import TrainerStatus
 from trainers.trajectory import TrajectoryBatch
 
@@ -79,9 +80,11 @@ class Exchange(_QueueActor):
         return fresh, self.qsize()
 
     async def publish(self, message: PolicyMessage) -> None:
-        """Make `message` the newest. The weights are stored from here, so that they outlive the trainer."""
+        """Make `message` the newest. The weights are stored from here, so that they outlive the trainer; each snapshot once."""
         if self._message is None or message.serial > self._message.serial:
-            self._message = replace(message, weights=ray.put(message.weights))
+            there = self._message.snapshots if self._message is not None else {}
+            snapshots = {number: there[number] if weights is None else ray.put(weights) for number, weights in message.snapshots.items()}
+            self._message = replace(message, weights=ray.put(message.weights), snapshots=snapshots)
             self._published.set()
             self._published = asyncio.Event()
 
@@ -218,15 +221,16 @@ class RemotePolicySource:
         return self._newest if self._newest is not None and self._newest.serial > serial else None
 
     def _listen(self) -> None:
-        serial = -1
+        serial, snapshots = -1, {}
         while True:
             message = ray.get(self._exchange.newer_than.remote(serial, _SLICE_S), timeout=CALL_TIMEOUT_S)
             if message is None:
                 continue
             serial = message.serial
             weights = ray.get(message.weights, timeout=CALL_TIMEOUT_S)
+            snapshots = {n: snapshots[n] if n in snapshots else ray.get(one, timeout=CALL_TIMEOUT_S) for n, one in message.snapshots.items()}
             with self._changed:
-                self._newest = replace(message, weights=weights)
+                self._newest = replace(message, weights=weights, snapshots=snapshots)
                 self._changed.notify_all()
 
 
@@ -236,11 +240,27 @@ class RemotePolicySink:
     def __init__(self, exchange: ray.actor.ActorHandle) -> None:
         self._exchange = exchange
         self._last: ray.ObjectRef | None = None
+        self._sent: set[int] = set()
 
     def publish(self, message: PolicyMessage) -> None:
         if self._last is not None:
             ray.get(self._last, timeout=CALL_TIMEOUT_S)
-        self._last = self._exchange.publish.remote(message)
+        snapshots = {number: None if number in self._sent else weights for number, weights in message.snapshots.items()}
+        self._last = self._exchange.publish.remote(replace(message, snapshots=snapshots))
+        self._sent = set(snapshots)
+
+
+class RemoteReferee:
+    """A trainer's way to the referee."""
+
+    def __init__(self, referee: ray.actor.ActorHandle) -> None:
+        self._referee = referee
+
+    def report(self, report: ItemReport) -> Ruling:
+        return ray.get(self._referee.report.remote(report), timeout=CALL_TIMEOUT_S)
+
+    def current(self, behavior: str) -> Ruling:
+        return ray.get(self._referee.current.remote(behavior), timeout=CALL_TIMEOUT_S)
 
 
 @dataclass(frozen=True, slots=True)
@@ -284,12 +304,18 @@ class _LoopActor:
         return self._component.timers.tree() if self._component is not None else {}
 
 
+class RefereeActor(Referee):
+    """The referee on Ray: one call at a time, in the order in which they come."""
+
+
 class EnvManagerActor(_LoopActor):
     """An env manager on Ray."""
 
-    def __init__(self, plans: list[Plan], index: int, exchanges: dict[str, ray.actor.ActorHandle], state: dict | None) -> None:
+    def __init__(
+        self, plans: list[Plan], index: int, exchanges: dict[str, ray.actor.ActorHandle], state: dict | None, orders: Orders | None
+    ) -> None:
         super().__init__(plans[0].managers[index])
-        self._plans, self._index, self._exchanges, self._state = plans, index, exchanges, state
+        self._plans, self._index, self._exchanges, self._state, self._orders = plans, index, exchanges, state, orders
 
     def _loop(self) -> None:
         from threadpoolctl import threadpool_limits
@@ -297,7 +323,7 @@ class EnvManagerActor(_LoopActor):
         threadpool_limits(1)  # a core per env manager: BLAS threads would fight the trainer for its own
         sources = {behavior: RemotePolicySource(exchange) for behavior, exchange in self._exchanges.items()}
         self._sinks = {behavior: RemoteSink(exchange, self._stopping) for behavior, exchange in self._exchanges.items()}
-        manager = build_env_manager(self._plans, self._index, sources, self._sinks, self._state, self._stopping.is_set)
+        manager = build_env_manager(self._plans, self._index, sources, self._sinks, self._state, self._stopping.is_set, self._orders)
         self._component = manager
         manager.start()
         try:
@@ -329,13 +355,14 @@ class EnvManagerActor(_LoopActor):
 class TrainerActor(_LoopActor):
     """A trainer on Ray."""
 
-    def __init__(self, plan: Plan, start: Start, exchange: ray.actor.ActorHandle) -> None:
+    def __init__(self, plan: Plan, start: Start, exchange: ray.actor.ActorHandle, referee: ray.actor.ActorHandle | None) -> None:
         super().__init__(trainer_name(plan.behavior))
         self._plan, self._begin, self._exchange = plan, start, exchange
+        self._referee = None if referee is None else RemoteReferee(referee)
 
     def _loop(self) -> None:
         source = RemoteSource(self._exchange, f"{self._plan.behavior}-{os.getpid()}-{time.time_ns()}")
-        loop = build_trainer_loop(self._plan, self._begin, source, RemotePolicySink(self._exchange))
+        loop = build_trainer_loop(self._plan, self._begin, source, RemotePolicySink(self._exchange), self._referee)
         self._begin = None  # a loaded replay buffer may be part of it
         loop.request_save()
         self._component = loop

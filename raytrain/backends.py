@@ -16,6 +16,7 @@ from raytrain.errors import RunFault
 from raytrain.messages import ManagerStatus
 from raytrain.plan import Plan, Start, build_env_manager, build_trainer_loop
 from raytrain.queues import LocalExchange
+from raytrain.referee import Referee
 from raytrain.trainer_loop import CheckpointDue, TrainerLoop, TrainerStatus
 
 
@@ -56,6 +57,9 @@ class Backend(Protocol):
     def manager_states(self) -> dict[str, dict]:
         """Random-number state of each env manager by name, for a checkpoint; the last known one of those that do not answer."""
 
+    def referee_state(self) -> dict[str, Any] | None:
+        """Lessons, ratings and teams, for a checkpoint; None without a referee."""
+
     def timers(self) -> dict[str, dict]:
         """Timer trees by component: of the trainers (`trainer_name`) and the env managers."""
 
@@ -75,8 +79,12 @@ def trainer_name(behavior: str) -> str:
 class LocalBackend:
     """Everything in this process and one thread, in lock-step: rounds of the managers, then the trainers, and so on."""
 
-    def __init__(self, plans: Sequence[Plan], starts: Mapping[str, Start], manager_states: list[dict] | None = None) -> None:
+    def __init__(
+        self, plans: Sequence[Plan], starts: Mapping[str, Start], manager_states: list[dict] | None = None,
+        referee_state: dict[str, Any] | None = None,
+    ) -> None:
         self._plans, self._starts, self._states = list(plans), dict(starts), manager_states
+        self._referee = Referee(plans, referee_state) if Referee.is_needed(plans) else None
         self._loops: dict[str, TrainerLoop] = {}
         self._managers: list[EnvManager] = []
         self._blas: threadpool_limits | None = None
@@ -92,10 +100,11 @@ class LocalBackend:
         exchanges = {p.behavior: LocalExchange(capacity=sys.maxsize) for p in self._plans}  # one thread: a full queue could never be emptied
         for plan in self._plans:
             exchange = exchanges[plan.behavior]
-            self._loops[plan.behavior] = build_trainer_loop(plan, self._starts[plan.behavior], exchange, exchange)
+            self._loops[plan.behavior] = build_trainer_loop(plan, self._starts[plan.behavior], exchange, exchange, self._referee)
         for i in range(len(self._plans[0].managers)):
             state = self._states[i] if self._states else None
-            self._managers.append(build_env_manager(self._plans, i, exchanges, exchanges, state))
+            orders = None if self._referee is None else self._referee.orders
+            self._managers.append(build_env_manager(self._plans, i, exchanges, exchanges, state, orders=orders))
         for plan in self._plans:
             exchanges[plan.behavior].publish(plan.first_message(self._starts.pop(plan.behavior)))  # a loaded replay buffer may be part of it
         self.request_save(self._loops)
@@ -132,6 +141,9 @@ class LocalBackend:
 
     def manager_states(self) -> dict[str, dict]:
         return {m.name: m.state() for m in self._managers}
+
+    def referee_state(self) -> dict[str, Any] | None:
+        return None if self._referee is None else self._referee.state()
 
     def timers(self) -> dict[str, dict]:
         return {**{trainer_name(b): loop.timers.tree() for b, loop in self._loops.items()}, **{m.name: m.timers.tree() for m in self._managers}}

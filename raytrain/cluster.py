@@ -16,7 +16,7 @@ from typing import Any
 import ray
 from ray._private.utils import read_ray_address
 
-from raytrain.actors import EnvManagerActor, Exchange, Report, TrainerActor
+from raytrain.actors import EnvManagerActor, Exchange, RefereeActor, Report, TrainerActor
 from raytrain.backends import News, trainer_name
 from raytrain.errors import ClusterError, RunFault
 from raytrain.plan import Plan, Start
@@ -123,7 +123,8 @@ class RayBackend:
     """Env managers and trainers as Ray actors, one exchange of each behavior between them."""
 
     def __init__(
-        self, plans: Sequence[Plan], starts: Mapping[str, Start], settings: DistributedSettings, manager_states: list[dict] | None = None
+        self, plans: Sequence[Plan], starts: Mapping[str, Start], settings: DistributedSettings, manager_states: list[dict] | None = None,
+        referee_state: dict[str, Any] | None = None,
     ) -> None:
         self._plans, self._starts, self._settings, self._states = list(plans), dict(starts), settings, manager_states
         self._managers = plans[0].managers
@@ -132,12 +133,16 @@ class RayBackend:
         self._pending: dict[str, ray.ObjectRef] = {}
         self._seen: dict[str, Any] = {}
         self._exchanges: dict[str, Any] = {}
+        self._referee, self._referee_state = None, referee_state
+        self._orders = next(iter(starts.values())).orders
         self._stopped = False
         self._last_states: dict[str, dict] = {}
         self._left_over: list[Any] = []  # events that came together with a fault
 
     def start(self) -> None:
         settings = self._settings
+        if self._orders is not None:
+            self._referee = ray.remote(RefereeActor).options(num_cpus=0).remote(self._plans, self._referee_state)
         for plan in self._plans:
             # Each env manager keeps two calls open, the trainer two; room for as many again.
             exchange = ray.remote(Exchange).options(num_cpus=0, max_concurrency=16 + 4 * len(self._managers)).remote()
@@ -146,14 +151,14 @@ class RayBackend:
         make = ray.remote(EnvManagerActor).options(num_cpus=settings.env_manager_cpus, max_concurrency=4)
         for index, name in enumerate(self._managers):
             state = self._states[index] if self._states else None
-            self._actors[name] = make.remote(self._plans, index, self._exchanges, state)
+            self._actors[name] = make.remote(self._plans, index, self._exchanges, state, self._orders)
         for plan in self._plans:
             trainer = ray.remote(TrainerActor).options(
                 num_cpus=settings.trainer_cpus, num_gpus=settings.trainer_gpus, max_concurrency=4
             )
             # What is started from may hold a replay buffer, so it is let go.
             start = self._starts.pop(plan.behavior)
-            self._actors[trainer_name(plan.behavior)] = trainer.remote(plan, start, self._exchanges[plan.behavior])
+            self._actors[trainer_name(plan.behavior)] = trainer.remote(plan, start, self._exchanges[plan.behavior], self._referee)
         for actor in self._actors.values():
             actor.start.remote()
 
@@ -208,6 +213,12 @@ class RayBackend:
             self._last_states.update({n: s for n, s in states.items() if s is not None})
         return dict(self._last_states)
 
+    def referee_state(self) -> dict[str, Any] | None:
+        if self._referee is not None and not self._stopped:
+            done, _ = ray.wait([call := self._referee.state.remote()], timeout=_ANSWER_S)
+            self._referee_state = ray.get(call) if done else self._referee_state
+        return self._referee_state
+
     def _ask(self, names: Iterable[str], method: str) -> dict[str, Any]:
         """The answer of each actor that gives one in time; a dead one's fault comes up in `poll`."""
         references = {n: getattr(self._actors[n], method).remote() for n in names}
@@ -233,8 +244,11 @@ class RayBackend:
             stops = {n: self._actors[n].stop.remote(_MANAGERS_STOP_S) for n in self._managers if n in self._actors}
             self._collect(stops, _MANAGERS_STOP_S, news)
             self._stop_trainers([name for name in self._trainers if name in self._seen], keep_waiting, news)
+            self._stopped = False
+            self.referee_state()  # after the last reports
+            self._stopped = True
         finally:
-            for actor in [*self._actors.values(), *self._exchanges.values()]:
+            for actor in [*self._actors.values(), *self._exchanges.values(), *([self._referee] if self._referee else [])]:
                 ray.kill(actor)
         return self._described(news)
 

@@ -6,6 +6,8 @@ tape; the end of a trajectory is only a mark. Rows leave the tape together, many
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 
 from envs.specs import BehaviorSpec, DecisionSteps, Observations, TerminalSteps
@@ -77,12 +79,14 @@ class Collector:
         self._episode = np.full(num_slots, -1, np.int64)
         self._return = np.zeros(num_slots, np.float64)
         self._length = np.zeros(num_slots, np.int64)
+        self._lesson = np.zeros(num_slots, np.int64)
         self._fill = 0  # upper bound of max(position + pending), so that the check per step costs nothing
         self._ends = _Ends()
         self._spilled: list[TrajectoryBatch] = []
         self._spilled_rows = 0
         self._finished_returns: list[np.ndarray] = []
         self._finished_lengths: list[np.ndarray] = []
+        self._finished_lessons: list[np.ndarray] = []
         self._next_episode = 0
         self.agent_steps = 0
         """Rows completed since construction."""
@@ -103,6 +107,11 @@ class Collector:
     def running(self) -> np.ndarray:
         """bool ``[num_slots]``: agents with an unfinished trajectory that has at least one row or a pending action."""
         return self._pending | (self._position > self._start)
+
+    @property
+    def pending(self) -> int:
+        """Agents that have acted and whose result is not here yet."""
+        return int(self._pending.sum())
 
     def record_actions(self, steps: DecisionSteps, output: PolicyOutput, version: int) -> None:
         """Write what agents saw and did; the reward follows with their next decision or terminal step."""
@@ -143,18 +152,26 @@ class Collector:
         self._complete(ids, steps.reward[acted])
         self._finished_returns.append(self._return[ids].copy())
         self._finished_lengths.append(self._length[ids].copy())
+        self._finished_lessons.append(self._lesson[ids].copy())
         terminated = steps.terminated[pending]
         self._mark(steps.agent_id[pending], terminated, steps.truncated[pending] & ~terminated, steps, pending)
         self._episode[steps.agent_id] = -1
         self._length[steps.agent_id] = 0
 
-    def record_decisions(self, steps: DecisionSteps) -> None:
-        """Complete the rows of agents that need their next action; start the episodes of those that are new."""
+    def record_decisions(self, steps: DecisionSteps, lessons: Callable[[], np.ndarray] | None = None) -> None:
+        """Complete the rows of agents that need their next action; start the episodes of those that are new.
+
+        Args:
+            lessons: int64 ``[num_slots]``, `envs.base.BatchedEnv.lesson_of` now; asked only when an episode begins. None: always 0.
+        """
         if not len(steps):
             return
         first = steps.first
         if first.any():
-            self._begin(steps.agent_id[first])
+            new = steps.agent_id[first]
+            self._begin(new)
+            if lessons is not None:
+                self._lesson[new] = lessons()[new]
             old = ~first
             ids, reward = steps.agent_id[old], steps.reward[old]
         else:
@@ -186,7 +203,8 @@ class Collector:
         if self._finished_returns:
             batch.episode_return = np.concatenate(self._finished_returns)
             batch.episode_length = np.concatenate(self._finished_lengths)
-            self._finished_returns, self._finished_lengths = [], []
+            batch.episode_lesson = np.concatenate(self._finished_lessons)
+            self._finished_returns, self._finished_lengths, self._finished_lessons = [], [], []
         return batch
 
     def abandon(self) -> int:
@@ -266,6 +284,7 @@ class Collector:
                 length=length.astype(np.int32), begin=ends["begin"], next_obs=next_obs, next_action_mask=ends.get("next_mask"),
                 terminated=ends["terminated"], truncated=ends["truncated"], agent_id=slot, episode_id=ends["episode"],
                 episode_return=np.empty(0, np.float64), episode_length=np.empty(0, np.int64),
+                episode_lesson=np.empty(0, np.int64),
             ))
             self._spilled_rows += total
             self._ends = _Ends()

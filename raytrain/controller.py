@@ -222,6 +222,7 @@ class Controller:
             "elapsed_s": self._elapsed_before_s + self._elapsed_s,
             "best_reward": self._best_reward,
             "managers": self._backend.manager_states(),
+            "referee": self._backend.referee_state(),
             "stop": self._stop.state(),
             "ledger": {behavior: trainer.ledger for behavior, trainer in self._trainers.items()},
         }
@@ -296,6 +297,9 @@ class Controller:
         unshipped = sum(m.unshipped[behavior] for m in self._managers)
         ledger["produced"] = produced
         ledger["dropped_shutdown"] = ledger.get("dropped_shutdown", 0) + unshipped
+        abandoned = sum(m.abandoned.get(behavior, 0) for m in self._managers)
+        if abandoned:
+            ledger["dropped_stale_epoch"] = ledger.get("dropped_stale_epoch", 0) + abandoned
         explained = ledger.get("consumed", 0) + sum(v for k, v in ledger.items() if k.startswith("dropped_"))
         return BehaviorOutcome(
             agent_steps=t.agent_steps if t else 0, updates=t.updates if t else 0, policy_updates=t.policy_updates if t else 0,

@@ -7,15 +7,17 @@ queue and credit (`raytrain.credit`).
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 
 import numpy as np
 
 from envs.base import BatchedEnv
 from envs.specs import Actions, BehaviorSpec, DecisionSteps, Steps
 from raytrain.collector import TAPE_ROWS, Collector
-from raytrain.messages import Credit, Header, ManagerStatus
+from raytrain.matches import Matches
+from raytrain.messages import Credit, Header, ManagerStatus, Orders
 from raytrain.queues import PolicySource, TrajectorySink
 from raytrain.timers import Timers
 from trainers.policy import Policy, PolicyOutput
@@ -43,6 +45,7 @@ class _Lane:
     sink: TrajectorySink
     closing: np.ndarray  # bool [slots]: agents whose running trajectory belongs to the round that is being closed
     item_rows: int  # an item is shipped at the latest when it holds so many
+    lessons: Callable[[], np.ndarray] | None = None  # of the running episodes; None where there are none
     serial: int = -1
     credit: Credit = _NO_CREDIT
     round: int = 0  # the round that actions count for now
@@ -50,8 +53,10 @@ class _Lane:
     rounds_done: int = 0  # rounds whose rows have all been shipped
     is_closing: bool = False
     held: list[DecisionSteps] = field(default_factory=list)
+    snapshots: dict[int, Policy] = field(default_factory=dict)  # that opponents act with
     sequence: int = 0
     shipped: int = 0
+    abandoned: int = 0  # agent steps given up by a reset of everything
     oldest_finished_s: float = 0.0
 
     @property
@@ -78,6 +83,9 @@ class EnvManager:
         incarnation: how often this manager was started before.
         should_stop: asked while waiting for room in a full queue.
         clock: seconds, monotonic.
+        new_policy: behavior name -> a new policy without weights, for opponents; of behaviors of self-play.
+        matches: who plays what; None without self-play.
+        orders: by which `env` was made; None where nothing of it ever changes.
     """
 
     def __init__(
@@ -93,10 +101,16 @@ class EnvManager:
         incarnation: int = 0,
         should_stop: Callable[[], bool] = lambda: False,
         clock: Callable[[], float] = time.perf_counter,
+        new_policy: Mapping[str, Callable[[], Policy]] | None = None,
+        matches: Matches | None = None,
+        orders: Orders | None = None,
     ) -> None:
         self.name = name
         self.timers = Timers()
         self._env = env
+        self._new_policy, self._matches = dict(new_policy or {}), matches
+        self._newest_orders = self._made_by = orders
+        self._orders = orders if matches is None else None  # in force; None while the first snapshots are on their way
         self._rng = np.random.Generator(np.random.PCG64(seed))
         self._ship_early = ship_early
         self._incarnation = incarnation
@@ -109,7 +123,7 @@ class EnvManager:
             collector = Collector(spec, slots, time_horizons[behavior], TAPE_ROWS, policy.architecture.memory_size)
             self._lanes[behavior] = _Lane(
                 behavior, policy, collector, sources[behavior], sinks[behavior], np.zeros(slots, bool),
-                item_rows(spec, policy.architecture.memory_size),
+                item_rows(spec, policy.architecture.memory_size), lessons=None if orders is None else partial(env.lesson_of, behavior),
             )
         self._env_steps = 0
         self._phase = "starting environments"
@@ -125,6 +139,8 @@ class EnvManager:
 
     def advance(self, wait_s: float) -> bool:
         """One turn of the loop. Returns False when every agent waits for credit and none came within `wait_s`."""
+        if self._matches is not None and self._orders is None and not self._has_first_orders(wait_s):
+            return False
         if self._waits_for_credit():
             stuck = [lane for lane in self._lanes.values() if lane.is_stuck]
             if not stuck:
@@ -134,6 +150,8 @@ class EnvManager:
         self._phase = "stepping"
         with self.timers.section("env_step"):
             news = self._env.poll(0.25)
+        if self._matches is not None and news:
+            news = self._cast(news)
         for behavior, steps in news.items():
             self._take_in(self._lanes[behavior], steps)
         for lane in self._lanes.values():
@@ -142,6 +160,8 @@ class EnvManager:
                 self._act_on_held(lane)
             elif self._is_due(lane):
                 self._ship(lane)
+        if self._newest_orders is not self._orders:
+            self._obey()
         return True
 
     def _take_in(self, lane: _Lane, steps: Steps) -> None:
@@ -157,7 +177,7 @@ class EnvManager:
         with self.timers.section("collect"):
             had_finished = collector.finished_rows
             collector.record_terminals(steps.terminal)
-            collector.record_decisions(decision)
+            collector.record_decisions(decision, lane.lessons)
             if lane.is_closing:
                 self._close(lane, steps)
             if not had_finished and collector.finished_rows:
@@ -171,11 +191,14 @@ class EnvManager:
                 decision.obs, self._rng, action_mask=decision.action_mask, with_entropy=False, agent_id=decision.agent_id,
                 first=decision.first,
             )
+        self._give(lane, decision, output)
+        return output
+
+    def _give(self, lane: _Lane, decision: DecisionSteps, output: PolicyOutput) -> None:
         with self.timers.section("env_step"):
             # A copy: the env may do what it likes with it, and the actions are recorded only after it has begun to step.
             given = Actions(output.actions.continuous.copy(), output.actions.discrete.copy())
             self._env.act(lane.behavior, decision.agent_id, given)
-        return output
 
     def _book(self, lane: _Lane, decision: DecisionSteps, output: PolicyOutput) -> None:
         """Record actions that were given, and close the round that is complete with them."""
@@ -197,9 +220,12 @@ class EnvManager:
             lane.closing[ids] = False
         lane.closing[steps.terminal.agent_id] = False
         if not lane.closing.any():
-            lane.is_closing = False
-            lane.rounds_done = lane.round
-            self._ship(lane)
+            self._end_round(lane)
+
+    def _end_round(self, lane: _Lane) -> None:
+        lane.is_closing = False
+        lane.rounds_done = lane.round
+        self._ship(lane)
 
     def _act_on_held(self, lane: _Lane) -> None:
         while lane.held and lane.has_credit:
@@ -214,6 +240,67 @@ class EnvManager:
             self._act(lane, decision)
         lane.held.clear()
 
+    # -- orders ------------------------------------------------------------------------------------------------------
+
+    def _cast(self, news: dict[str, Steps]) -> dict[str, Steps]:
+        """What is left of a message without the agents that do not learn: those act here, at once and without credit."""
+        matches, found = self._matches, {}
+        ends = {behavior: matches.end(behavior, news[behavior].terminal) for behavior in matches.behaviors if behavior in news}
+        matches.begin(self._env.episodes, self._orders)
+        for behavior, steps in news.items():
+            if behavior not in ends:
+                found[behavior] = steps
+                continue
+            lane = self._lanes[behavior]
+            learning, others = matches.split(behavior, steps.decision)
+            for number, decision in others:
+                with self.timers.section("act"):
+                    output = lane.snapshots[number].act(
+                        decision.obs, self._rng, action_mask=decision.action_mask, with_entropy=False, agent_id=decision.agent_id, first=decision.first)
+                self._give(lane, decision, output)
+            found[behavior] = Steps(learning, ends[behavior], steps.env_steps)
+        return found
+
+    def _has_first_orders(self, wait_s: float) -> bool:
+        for lane in self._lanes.values():
+            self._apply_newest(lane)
+        self._obey()
+        if self._orders is None:
+            lane = next(iter(self._lanes.values()))
+            self._phase = "waiting for the first policies of opponents"
+            lane.source.wait_newer(lane.serial, wait_s)
+        return self._orders is not None
+
+    def _obey(self) -> None:
+        """Let the newest orders hold, once every snapshot that they name has come with a policy."""
+        orders = self._newest_orders
+        named = {behavior: set(given.values()) for behavior, given in orders.opponents.items()}
+        if any(not numbers <= self._lanes[behavior].snapshots.keys() for behavior, numbers in named.items()):
+            return
+        before, self._orders = self._orders or self._made_by, orders
+        for behavior, numbers in named.items():
+            lane, still = self._lanes[behavior], self._matches.played(behavior)
+            lane.snapshots = {number: policy for number, policy in lane.snapshots.items() if number in numbers | still}
+        if orders.lesson != before.lesson:
+            self._env.set_parameters(orders.parameters, orders.lesson)
+        if orders.resets > before.resets:
+            self._begin_anew()
+
+    def _begin_anew(self) -> None:
+        """A new episode everywhere; trajectories that run are given up, and collected once more."""
+        for lane in self._lanes.values():
+            pending = lane.collector.pending
+            lost = lane.collector.abandon()
+            lane.abandoned += lost
+            lane.round_rows = max(0, lane.round_rows - lost - pending)
+            lane.held.clear()
+            if lane.is_closing:
+                lane.closing[:] = False
+                self._end_round(lane)
+        if self._matches is not None:
+            self._matches.forget()
+        self._env.reset()
+
     # -- policy and credit -------------------------------------------------------------------------------------------
 
     def _apply_newest(self, lane: _Lane) -> None:
@@ -222,6 +309,12 @@ class EnvManager:
             return
         lane.serial = message.serial
         lane.credit = message.credit.get(self.name, _NO_CREDIT)
+        for number, weights in message.snapshots.items():
+            if number not in lane.snapshots:
+                lane.snapshots[number] = self._new_policy[lane.behavior]()
+                lane.snapshots[number].set_weights(weights, number)
+        if message.orders is not None and message.orders.number > self._newest_orders.number:
+            self._newest_orders = message.orders
         if message.version > lane.policy.version:  # versions never go backwards
             lane.policy.set_weights(message.weights, message.version)
 
@@ -245,6 +338,9 @@ class EnvManager:
             return False
         for lane in self._lanes.values():
             self._apply_newest(lane)
+        if self._newest_orders is not self._orders:
+            self._obey()
+        for lane in self._lanes.values():
             self._act_on_held(lane)
         return True
 
@@ -264,13 +360,15 @@ class EnvManager:
         with self.timers.section("ship"):
             batch = lane.collector.take()
             lane.shipped += batch.rows
+            played = self._matches is not None and lane.behavior in self._matches.behaviors
+            games, opponent_steps = self._matches.take() if played else ((), {})
             header = Header(
                 behavior=lane.behavior, manager=self.name, incarnation=self._incarnation, sequence=lane.sequence,
                 rows=batch.rows, agent_steps=lane.shipped, env_steps=self._env_steps, rounds_done=lane.rounds_done,
                 oldest_version=int(batch.version.min(initial=lane.policy.version)) if batch.rows else -1,
                 newest_version=int(batch.version.max(initial=0)) if batch.rows else -1,
                 longest_episode=lane.collector.longest_episode,
-                busy_s=self._clock() - (self._started_s or 0.0) - self._waited_s,
+                busy_s=self._clock() - (self._started_s or 0.0) - self._waited_s, games=games, opponent_steps=opponent_steps,
             )
             lane.sequence += 1
             while not lane.sink.put(header, batch, 1.0):
@@ -286,8 +384,8 @@ class EnvManager:
         produced = {b: v.collector.agent_steps for b, v in self._lanes.items()}
         return ManagerStatus(
             manager=self.name, phase=self._phase, stepping=self._env.stepping, produced=produced,
-            unshipped={b: produced[b] - v.shipped for b, v in self._lanes.items()}, env_steps=self._env_steps,
-            policy_version={b: v.policy.version for b, v in self._lanes.items()},
+            unshipped={b: produced[b] - v.shipped - v.abandoned for b, v in self._lanes.items()}, env_steps=self._env_steps,
+            policy_version={b: v.policy.version for b, v in self._lanes.items()}, abandoned={b: v.abandoned for b, v in self._lanes.items()},
         )
 
     def state(self) -> dict:

@@ -2,15 +2,54 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+
+from envs.randomization import Samplers
 
 QUEUE_CAPACITY = 20
 """Items a trajectory queue holds at most; a full queue blocks the producer."""
 ENDLESS = 2**62
 """Size of a round that never ends (agent steps)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Game:
+    """How an episode of a world with teams ended, for the team that learnt in it.
+
+    Attributes:
+        team: which learnt.
+        score: 1 won, 0.5 drawn, 0 lost.
+        opponents: (behavior, number of its snapshot) of each behavior on each other team.
+    """
+
+    team: int
+    score: float
+    opponents: tuple[tuple[str, int], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Orders:
+    """What worlds are to play, each from its next episode on.
+
+    Attributes:
+        number: grows with every change.
+        parameters: of the environment: name -> how it is drawn.
+        lesson: tag of the episodes that begin with these parameters (`envs.curriculum.Curricula.changes`).
+        resets: a manager that has begun anew everywhere less often than this does so at once.
+        team: which learns; None without self-play.
+        opponents: behavior -> team -> number of the snapshot that acts for the behavior's agents of that team, where it does not learn.
+    """
+
+    number: int = 0
+    parameters: Samplers = field(default_factory=dict)
+    lesson: int = 0
+    resets: int = 0
+    team: int | None = None
+    opponents: Mapping[str, Mapping[int, int]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +68,8 @@ class Header:
         oldest_version, newest_version: policy versions in the rows; -1 without rows.
         longest_episode: longest running episode (agent steps) when the item was shipped.
         busy_s: seconds this incarnation has spent collecting, waits for credit not counted.
+        games: that ended since the manager's last item.
+        opponent_steps: steps of agents that did not learn since then, by behavior.
     """
 
     behavior: str
@@ -43,6 +84,8 @@ class Header:
     newest_version: int
     longest_episode: int
     busy_s: float
+    games: tuple[Game, ...] = ()
+    opponent_steps: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,12 +114,16 @@ class PolicyMessage:
         version: policy version.
         weights: tensor name -> array; in a mailbox on Ray, the reference to that dict.
         credit: manager name -> credit.
+        orders: what worlds are to play; None where nothing ever changes.
+        snapshots: number -> weights of each snapshot of the behavior that the orders name; on Ray, the reference to them.
     """
 
     serial: int
     version: int
     weights: Any
     credit: dict[str, Credit]
+    orders: Orders | None = None
+    snapshots: Mapping[int, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +135,7 @@ class ManagerStatus:
         stepping: how its envs step.
         produced: agent steps completed, by behavior (shipped or not).
         unshipped: of those, not shipped yet.
+        abandoned: of those, given up when every environment began anew.
         env_steps: env steps.
         policy_version: newest version applied, by behavior.
     """
@@ -99,6 +147,7 @@ class ManagerStatus:
     unshipped: dict[str, int]
     env_steps: int
     policy_version: dict[str, int]
+    abandoned: dict[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

@@ -212,6 +212,9 @@ class OfflineBackend:
         """None: nothing is collected."""
         return {}
 
+    def referee_state(self) -> None:
+        """None: nothing is played."""
+
     def timers(self) -> dict[str, dict]:
         """Of learning, validation, evaluation and saving."""
         return {trainer_name(self._plan.behavior): self._timers.tree()}

@@ -16,13 +16,17 @@ from envs.specs import BehaviorSpec
 from raytrain.collector import TAPE_ROWS
 from raytrain.credit import CreditBook, ReplayCredit
 from raytrain.env_manager import EnvManager, item_rows
-from raytrain.messages import PolicyMessage
+from raytrain.matches import Matches
+from raytrain.messages import Orders, PolicyMessage
 from raytrain.queues import PolicySink, PolicySource, TrajectorySink, TrajectorySource
+from raytrain.referee import RefereePort
+from raytrain.world_desk import WorldDesk
 from trainers.architecture import Architecture, architecture
 from trainers.networks import policy_layout
 from trainers.policy import Policy
 from trainers.registry import first_weights, policy_distribution
 from trainers.replay_buffer import ReplayBuffer
+from trainers.self_play import SnapshotPool
 from trainers.settings import BCSettings, BehaviorSettings, SACSettings
 from trainers.trainer import TrainerState, Weights
 from trainers.trajectory import row_bytes
@@ -38,7 +42,7 @@ UPDATES_AHEAD = 2 * UPDATES_PER_CALL
 STEPS_AHEAD = 1_024
 """Nor for more agent steps than this ahead: with few updates, news would be rare otherwise, and the end be overshot."""
 
-_ROLES = {"weights": 0, "trainer": 1, "env_manager": 2, "envs": 3}
+_ROLES = {"weights": 0, "trainer": 1, "env_manager": 2, "envs": 3, "referee": 5}
 
 
 def seed_branch(seed: int, role: str, *index: int) -> np.random.SeedSequence:
@@ -56,6 +60,8 @@ class Start:
         policy: what policies act with first.
         version: policy version of `policy`.
         env_steps: counted so far.
+        self_play: frozen policies to continue with.
+        orders: what worlds play first; the same for all behaviors, None where nothing of it ever changes.
     """
 
     policy: Weights
@@ -63,6 +69,8 @@ class Start:
     state: TrainerState | None = None
     weights: TrainerState | None = None
     env_steps: int = 0
+    self_play: TrainerState | None = None
+    orders: Orders | None = None
 
 
 @dataclass(frozen=True)
@@ -79,6 +87,7 @@ class Plan:
         lock_step: rounds of equal credit, taken in a fixed order.
         env_options: what is put around each environment.
         parameters: of the environment, name -> how it is drawn, or its lessons.
+        teams: with self-play, the team of each of the behavior's agents in one world; empty without.
     """
 
     run_id: str
@@ -101,6 +110,7 @@ class Plan:
     parameters: dict[str, Sampler | tuple[Lesson, ...]] = field(default_factory=dict)
     place: int = 0
     behaviors: int = 1
+    teams: tuple[int, ...] = ()
 
     @property
     def architecture(self) -> Architecture:
@@ -114,6 +124,19 @@ class Plan:
     def own_seed(self, role: str) -> np.random.SeedSequence:
         """The behavior's own branch of the seed tree for a role that every behavior has."""
         return seed_branch(self.seed, role, *([self.place] if self.place else []))
+
+    def referee_seed(self) -> np.random.SeedSequence:
+        """The run's branch of the seed tree for drawing opponents."""
+        return seed_branch(self.seed, "referee")
+
+    def snapshot_pool(self, start: Start) -> SnapshotPool | None:
+        """Frozen policies to begin with; None without self-play. The controller's and the trainer's agree since both are made here."""
+        if not self.teams:
+            return None
+        pool = SnapshotPool(self.settings.self_play.window, start.policy)
+        if start.self_play is not None:
+            pool.load_state(start.self_play)
+        return pool
 
     def prepare_imports(self) -> None:
         """Let modules of the user's be imported: signals, a Keras model."""
@@ -190,18 +213,21 @@ class Plan:
 
     def first_message(self, start: Start) -> PolicyMessage:
         """The message that sets the env managers going."""
-        return PolicyMessage(0, start.version, start.policy, self.credit_book(start).open(start.version))
+        pool = self.snapshot_pool(start)
+        snapshots = {n: pool.weights(n) for n in set(start.orders.opponents[self.behavior].values())} if pool is not None else {}
+        return PolicyMessage(0, start.version, start.policy, self.credit_book(start).open(start.version), start.orders, snapshots)
 
 
 def build_env_manager(
     plans: Sequence[Plan], index: int, sources: Mapping[str, PolicySource], sinks: Mapping[str, TrajectorySink], state: dict | None = None,
-    should_stop: Callable[[], bool] = lambda: False,
+    should_stop: Callable[[], bool] = lambda: False, orders: Orders | None = None,
 ) -> EnvManager:
     """Env manager number `index` of the run with its environments, not started yet.
 
     Args:
         plans: of all behaviors.
         sources, sinks: behavior name -> its policy mailbox and its trajectory queue.
+        orders: what the worlds play first.
     """
     from envs.gymnasium_env import make_batched_env
 
@@ -212,11 +238,14 @@ def build_env_manager(
         run.env, run.env_kwargs, run.num_envs, run.stepping, seed_branch(run.seed, "envs"),
         first_env_index=index * run.num_envs, import_dirs=run.import_dirs, wait_for_all=run.lock_step,
         step_timeout_s=run.step_timeout_s, options=run.env_options, masked=_masked(plans),
-        agents={plan.behavior: plan.settings.agents for plan in plans if plan.settings.agents}, parameters=Curricula(run.parameters).samplers(),
+        agents={plan.behavior: plan.settings.agents for plan in plans if plan.settings.agents},
+        parameters=Curricula(run.parameters).samplers() if orders is None else orders.parameters, lesson=0 if orders is None else orders.lesson,
     )
+    teams = {plan.behavior: plan.teams for plan in plans if plan.teams}
     manager = EnvManager(
         run.managers[index], env, sources, sinks, {p.behavior: p.policy() for p in plans}, {p.behavior: p.settings.time_horizon for p in plans},
         seed_branch(run.seed, "env_manager", index), ship_early=not run.lock_step, should_stop=should_stop,
+        new_policy={plan.behavior: plan.policy for plan in plans if plan.teams}, matches=Matches(teams, run.num_envs) if teams else None, orders=orders,
     )
     if state is not None:
         manager.load_state(state)
@@ -228,8 +257,14 @@ def _masked(plans: Sequence[Plan]) -> bool | list[str]:
     return plans[0].spec.action.masked if len(plans) == 1 else [plan.behavior for plan in plans if plan.spec.action.masked]
 
 
-def build_trainer_loop(plan: Plan, start: Start, source: TrajectorySource, sink: PolicySink) -> TrainerLoop:
-    """The behavior's trainer and its loop, compiled and ready; imports TensorFlow."""
+def build_trainer_loop(
+    plan: Plan, start: Start, source: TrajectorySource, sink: PolicySink, referee: RefereePort | None = None
+) -> TrainerLoop:
+    """The behavior's trainer and its loop, compiled and ready; imports TensorFlow.
+
+    Args:
+        referee: where what worlds play may change.
+    """
     from raytrain.tensorflow_setup import set_up_tensorflow
     from raytrain.trainer_loop import TrainerLoop
     from trainers.registry import make_trainer
@@ -245,7 +280,8 @@ def build_trainer_loop(plan: Plan, start: Start, source: TrajectorySource, sink:
     trainer.compile()
     credit = plan.credit_book(start)
     credit.open(start.version)
+    desk = None if referee is None else WorldDesk(plan.behavior, referee, start.orders, plan.settings.self_play, plan.snapshot_pool(start))
     return TrainerLoop(
         plan.behavior, trainer, plan.settings, plan.spec, source, sink, credit, version=start.version,
-        lock_step=plan.lock_step, env_steps=start.env_steps, others=plan.behaviors > 1,
+        lock_step=plan.lock_step, env_steps=start.env_steps, others=plan.behaviors > 1, desk=desk,
     )

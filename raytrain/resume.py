@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import yaml
 from raytrain.checkpoint import CheckpointError, CheckpointStore, find_checkpoint
 from raytrain.config_text import to_yaml
 from raytrain.plan import Plan, Start
+from raytrain.referee import Referee
 from raytrain.run_folder import RunFolder
 from raytrain.settings import RunConfig
 from raytrain.snapshot import BehaviorSnapshot, Snapshot
@@ -29,7 +31,10 @@ def initial_snapshot(config: RunConfig) -> Snapshot:
 
 def starts_of(plans: Sequence[Plan], snapshot: Snapshot | None, source: Snapshot | None) -> tuple[dict[str, Start], list[dict] | None]:
     """Where the trainer of each behavior starts, and the random-number states of the env managers where a checkpoint has them."""
-    starts = {plan.behavior: _start_of(plan, snapshot, source) for plan in plans}
+    orders = None
+    if Referee.is_needed(plans):
+        orders = Referee(plans, snapshot.run.get("referee") if snapshot is not None else None).orders
+    starts = {plan.behavior: replace(_start_of(plan, snapshot, source), orders=orders) for plan in plans}
     if snapshot is None:
         return starts, None
     before = snapshot.run["managers"]
@@ -41,7 +46,7 @@ def starts_of(plans: Sequence[Plan], snapshot: Snapshot | None, source: Snapshot
 def _start_of(plan: Plan, snapshot: Snapshot | None, source: Snapshot | None) -> Start:
     if snapshot is not None:
         one = _behavior_of(snapshot, plan)
-        return Start(one.policy, one.policy_version, state=one.trainer, env_steps=snapshot.run["env_steps"])
+        return Start(one.policy, one.policy_version, state=one.trainer, env_steps=snapshot.run["env_steps"], self_play=one.self_play)
     if source is not None:
         one = _behavior_of(source, plan, begins=True)
         tensors = {name: tensor for name, tensor in one.trainer.tensors.items() if not name.startswith("replay/")}

@@ -33,6 +33,7 @@ from raytrain.signal_checks import check_signals, with_demo_paths
 from raytrain.snapshot import Snapshot
 from raytrain.startup import startup_rows
 from raytrain.stop import RunStop
+from raytrain.teams import teams_of
 from raytrain.timers import Gauges, merge, timers_metadata, write_timers
 from raytrain.writers import CsvWriter, TensorBoardWriter
 
@@ -164,7 +165,7 @@ def _run(config, local, fits, place, callbacks, console, command, started_at, un
                 console.message(text)
         if local:
             console.message("compiling …")  # which nothing else can be done beside here
-        backend = _backend(plans, starts, states, local, config)
+        backend = _backend(plans, starts, states, resumed.get("referee") if resumed else None, local, config)
         del snapshot, source, starts  # which may hold a replay buffer
         return _control(plans, backend, resumed, config, folder, store, callbacks, console, command, versions, started_at)
 
@@ -216,7 +217,7 @@ def _with_run_id(config: RunConfig) -> RunConfig:
 def plans_of(config: RunConfig, found: EnvProbe, import_dirs: tuple[str, ...]) -> list[Plan]:
     """What is built for each behavior of the environment, as the resolved `config` says."""
     spread, env = config.distributed, config.env_settings
-    parameters = made_parameters(config.environment_parameters, import_dirs)
+    parameters, teams = made_parameters(config.environment_parameters, import_dirs), teams_of(config, found)
     return [
         Plan(
             run_id=config.checkpoint_settings.run_id, behavior=behavior, spec=spec, settings=config.behaviors[behavior], env=config.env or "",
@@ -224,18 +225,20 @@ def plans_of(config: RunConfig, found: EnvProbe, import_dirs: tuple[str, ...]) -
             step_timeout_s=env.step_timeout_s, import_dirs=import_dirs, seed=env.seed,
             managers=tuple(f"env-manager-{i}" for i in range(spread.num_env_managers)), agents=env.num_envs * (len(found.agents[behavior]) or 1),
             max_policy_lag=config.policy_lag, lock_step=config.lock_step, trainer_threads=max(1, int(spread.trainer_cpus)),
-            place=place, behaviors=len(found.behaviors), parameters=parameters,
+            place=place, behaviors=len(found.behaviors), parameters=parameters, teams=teams.get(behavior, ()),
         )
         for place, (behavior, spec) in enumerate(found.behaviors.items())
     ]
 
 
-def _backend(plans: list[Plan], starts: dict[str, Start], states: list[dict] | None, local: bool, config: RunConfig) -> Backend:
+def _backend(
+    plans: list[Plan], starts: dict[str, Start], states: list[dict] | None, referee: dict[str, Any] | None, local: bool, config: RunConfig
+) -> Backend:
     if local:
-        return LocalBackend(plans, starts, states)
+        return LocalBackend(plans, starts, states, referee)
     from raytrain.cluster import RayBackend
 
-    return RayBackend(plans, starts, config.distributed, states)
+    return RayBackend(plans, starts, config.distributed, states, referee)
 
 
 def _writers(folder: RunFolder, behavior: str, resumed: dict[str, Any] | None) -> list[Any]:

@@ -3,6 +3,7 @@
 A checkpoint folder holds, per behavior, a subfolder (its name made portable) with
 
     trainer.safetensors, trainer.json    exact state of the trainer
+    snapshots.safetensors, snapshots.json  with self-play, earlier policies
     policy.safetensors, policy.json      what acting needs: weights; behavior, spec, network settings, version, agent steps, reward
 
 and beside them ``run.json`` (behavior -> subfolder; the controller's state) and ``manifest.json`` (size and SHA-256 of every
@@ -51,7 +52,8 @@ class BehaviorSnapshot:
         spec, network: what the weights fit to.
         trainer_type: the algorithm.
         distribution: how its policy draws continuous actions.
-        reward: mean return of recent episodes; None if none has finished.
+        reward: mean return of recent episodes; with self-play its rating; None if no episode has finished.
+        self_play: its frozen policies (`trainers.self_play.SnapshotPool`); None without self-play.
     """
 
     trainer: TrainerState
@@ -63,6 +65,7 @@ class BehaviorSnapshot:
     reward: float | None = None
     trainer_type: str = "ppo"
     distribution: Distribution = "gaussian"
+    self_play: TrainerState | None = None
 
 
 @dataclass(frozen=True)
@@ -104,6 +107,9 @@ def encode(snapshot: Snapshot) -> dict[str, bytes]:
         }
         files[f"{folder}/trainer.safetensors"] = _tensors(behavior.trainer.tensors, f"trainer state of {name}")
         files[f"{folder}/trainer.json"] = to_json(behavior.trainer.scalars, f"trainer state of {name}")
+        if behavior.self_play is not None:
+            files[f"{folder}/snapshots.safetensors"] = _tensors(behavior.self_play.tensors, f"snapshots of {name}")
+            files[f"{folder}/snapshots.json"] = to_json(behavior.self_play.scalars, f"snapshots of {name}")
         files[f"{folder}/policy.safetensors"] = _tensors(behavior.policy, f"policy of {name}")
         files[f"{folder}/policy.json"] = to_json(policy, f"policy of {name}")
     files[RUN] = to_json({"behaviors": folders, "run": snapshot.run}, "run")
@@ -179,11 +185,9 @@ def load_snapshot(folder: Path) -> Snapshot:
     behaviors = {}
     for name, subfolder in run["behaviors"].items():
         policy, weights = _load_policy(folder / subfolder)
-        state = TrainerState(
-            tensors=safetensors.numpy.load_file(folder / subfolder / "trainer.safetensors"),
-            scalars=json.loads((folder / subfolder / "trainer.json").read_bytes()),
-        )
-        behaviors[name] = BehaviorSnapshot(trainer=state, policy=weights, **policy)
+        state = _load_state(folder / subfolder, "trainer")
+        frozen = _load_state(folder / subfolder, "snapshots") if (folder / subfolder / "snapshots.json").exists() else None
+        behaviors[name] = BehaviorSnapshot(trainer=state, policy=weights, self_play=frozen, **policy)
     return Snapshot(behaviors=behaviors, run=run["run"])
 
 
@@ -205,6 +209,11 @@ def load_policy_part(folder: Path, behavior: str | None) -> tuple[dict[str, Any]
     parts = [f"{folders[behavior]}/policy.safetensors", f"{folders[behavior]}/policy.json"]
     _refuse(folder, find_problems(folder, only=parts))
     return _load_policy(folder / folders[behavior])
+
+
+def _load_state(subfolder: Path, name: str) -> TrainerState:
+    tensors = safetensors.numpy.load_file(subfolder / f"{name}.safetensors")
+    return TrainerState(tensors, json.loads((subfolder / f"{name}.json").read_bytes()))
 
 
 def _load_policy(subfolder: Path) -> tuple[dict[str, Any], Weights]:

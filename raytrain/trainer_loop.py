@@ -18,6 +18,7 @@ from raytrain.queues import Item, PolicySink, TrajectorySource
 from raytrain.snapshot import BehaviorSnapshot
 from raytrain.stats import POLICY_LAG_MAX, POLICY_LAG_MEAN, QUEUE_FILL, STEPS_PER_SECOND, UPDATES_PER_SECOND, StatsBuffer
 from raytrain.timers import Timers
+from raytrain.world_desk import WorldDesk
 from trainers.registry import policy_distribution
 from trainers.settings import BehaviorSettings
 from trainers.trainer import Trainer
@@ -81,6 +82,7 @@ class TrainerLoop:
         version, serial: of the newest policy message, published by the controller.
         lock_step: whole rounds only, taken in the order of (manager, sequence number).
         others: other behaviors of the run may go on after this one is finished, and their environments need its actions.
+        desk: what worlds play; None where nothing of it ever changes.
     """
 
     def __init__(
@@ -98,8 +100,10 @@ class TrainerLoop:
         env_steps: int = 0,
         others: bool = False,
         clock: Callable[[], float] = time.monotonic,
+        desk: WorldDesk | None = None,
     ) -> None:
         self.behavior = behavior
+        self._desk = desk
         self.timers = Timers()
         self.ledger = Ledger()
         self.version = version
@@ -156,6 +160,9 @@ class TrainerLoop:
             self._phase = "waiting for trajectories"
             with self.timers.section("wait_for_trajectories"):
                 self._source.wait(wait_s)
+            if self._desk is not None:
+                self._desk.look(self._trainer.agent_steps, self._policy)
+                self._publish_orders()
             return False
         for _ in range(waiting):
             with self.timers.section("take"):
@@ -167,6 +174,7 @@ class TrainerLoop:
             self._learn_what_is_owed()
             if not ready and self._may_grant_more():
                 self._publish(self.version)  # the same policy, so that collecting goes on
+            self._publish_orders()
             if self._checkpoint_label is not None:  # after learning, so that rows held, which a checkpoint leaves out, are few
                 self._emit_checkpoint(self._checkpoint_label)
             if ready:
@@ -195,6 +203,7 @@ class TrainerLoop:
         self._longest_episode[header.manager] = header.longest_episode
         if item[1] is None:
             self.ledger.dropped["owner_died"] += header.rows
+            self._report(item)
             return
         if not self._lock_step:
             self._process(item)
@@ -210,6 +219,7 @@ class TrainerLoop:
         header, batch = item
         if self.finished:
             self.ledger.dropped["finished"] += header.rows
+            self._report(item)
             return
         before = self._trainer.agent_steps
         self._phase = "taking in trajectories"
@@ -221,9 +231,28 @@ class TrainerLoop:
         self._stats.add_all(stats)
         self._take_notices()
         after = self._trainer.agent_steps
+        self._report(item)
         if len(batch.episode_return):
             self._take_in_episodes(batch.episode_return, batch.episode_length, after)
         self._at_intervals(before, after)
+
+    def _report(self, item: Item) -> None:
+        """Tell the referee what was taken in, and note what it says."""
+        if self._desk is None:
+            return
+        header, batch = item
+        ruling = self._desk.take_in(header, batch, self._trainer.agent_steps, self.finished, self._policy)
+        for tag, value in ruling.values.items():
+            self._stats.put(tag, value)
+        for game in header.games:
+            self._stats.add("Self-play/Score", game.score)
+        for text in ruling.notices:
+            self._emit(Notice(self.behavior, text))
+
+    def _publish_orders(self) -> None:
+        """Where no other message is due, one with the same policy and credit."""
+        if self._desk is not None and self._desk.has_news:
+            self._publish(self.version, with_grant=False)
 
     def _take_in_episodes(self, returns: np.ndarray, lengths: np.ndarray, step: int) -> None:
         strength = self._settings.reward_signals.extrinsic.strength
@@ -258,15 +287,15 @@ class TrainerLoop:
                 self._policy = trainer.policy_weights()
             granted = (trainer.rows_wanted, trainer.rows_held, self._steps_left)
             credit = self._credit.grant(version, *granted) if with_grant else self._credit.credit()
-            self._sink.publish(PolicyMessage(self._serial, version, self._policy, credit))
+            if self._acts_for_others:
+                credit = {manager: Credit(c.first_round, (*c.sizes, ENDLESS)) for manager, c in credit.items()}
+            self._sink.publish(PolicyMessage(self._serial, version, self._policy, credit, *(self._desk.outgoing() if self._desk else ())))
             self._published_s = self._clock()
 
     def _publish_for_others(self) -> None:
         """The last policy, with credit without an end: what is collected with it is drained and counted."""
         self._acts_for_others = True
-        credit = {manager: Credit(c.first_round, (*c.sizes, ENDLESS)) for manager, c in self._credit.credit().items()}
-        self._serial += 1
-        self._sink.publish(PolicyMessage(self._serial, self.version, self._policy, credit))
+        self._publish(self.version, with_grant=False)
 
     def _note_lag(self) -> None:
         rows = sum(r for _, r, _ in self._held_versions)
@@ -314,10 +343,13 @@ class TrainerLoop:
         with self.timers.section("save"):
             enough = len(self._recent_returns) == _BEST_EPISODES
             reward = float(np.mean(self._recent_returns)) if enough else None
+            if self._desk is not None and self._desk.rating is not None:  # against opponents that get better, a return says nothing
+                reward = self._desk.rating
             snapshot = BehaviorSnapshot(
                 trainer=self._trainer.state(), policy=self._policy, policy_version=self.version,
                 agent_steps=self._trainer.agent_steps, spec=self._spec, network=self._settings.network_settings, reward=reward,
                 trainer_type=self._settings.trainer_type, distribution=policy_distribution(self._settings),
+                self_play=self._desk.state() if self._desk is not None else None,
             )
         self._emit(CheckpointDue(self.behavior, snapshot, label, self._env_steps_before + self.ledger.env_steps))
 

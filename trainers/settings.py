@@ -31,6 +31,7 @@ from trainers.setting_types import (
     Whole,
     contradiction,
 )
+from trainers.self_play_settings import SelfPlaySettings
 from trainers.signal_settings import BehavioralCloningSettings, RewardSignals
 
 
@@ -285,6 +286,20 @@ class BehaviorSettings(Settings):
     """Environments step while the trainer updates. ``false`` for any behavior makes the whole run lock-step."""
     agents: AgentNames = ()
     """Agents of a PettingZoo world that have this behavior: names, or patterns such as adversary_*. Empty where all agents have the same one."""
+    team: Annotated[int, Strict(), Whole] | dict[str, Annotated[int, Strict(), Whole]] | None = None
+    """Side of its agents in ``self_play``: a number, or pattern of agent names → number. ``null``: each agent is a side of its own, or each
+    behavior where there are several."""
+    self_play: SelfPlaySettings | None = None
+    """Learn against frozen earlier policies, in worlds of several teams; ``null`` learns against whoever acts in the others."""
+
+    @model_validator(mode="after")
+    def _teams_take_turns(self) -> BehaviorSettings:
+        change = self.self_play.team_change if self.self_play is not None else None
+        if change is not None and change > self.max_steps:
+            raise contradiction("self_play.team_change", "max_steps", (
+                f"expected team_change to be at most max_steps, received self_play.team_change={change} and max_steps={self.max_steps}; one team "
+                "alone would ever learn: lower team_change (null is 5 × save_steps) or raise max_steps"))
+        return self
 
 
 class PPOSettings(BehaviorSettings):

@@ -37,6 +37,7 @@ class TrajectoryBatch:
         agent_id: int64 ``[K]``, slot within its env manager.
         episode_id: int64 ``[K]``, unique within its env manager.
         episode_return, episode_length: float64 and int64 ``[E]``, of the episodes that ended in this batch, in the order of their end.
+        episode_lesson: int64 ``[E]``, tag of the parameters that each of them began with (`envs.base.BatchedEnv.lesson_of`).
     """
 
     obs: Observations
@@ -57,6 +58,7 @@ class TrajectoryBatch:
     episode_id: np.ndarray
     episode_return: np.ndarray
     episode_length: np.ndarray
+    episode_lesson: np.ndarray
 
     @property
     def rows(self) -> int:
@@ -90,6 +92,7 @@ def empty_batch(spec: BehaviorSpec, memory_size: int = 0) -> TrajectoryBatch:
         next_obs={o.name: nothing(o.dtype, *o.shape) for o in spec.observations}, next_action_mask=mask,
         terminated=nothing("bool"), truncated=nothing("bool"), agent_id=nothing("int64"), episode_id=nothing("int64"),
         episode_return=nothing("float64"), episode_length=nothing("int64"),
+        episode_lesson=nothing("int64"),
     )
 
 

@@ -166,6 +166,7 @@ class Recall:
             begin=np.tile(np.arange(pieces) * 4, n), next_obs={"obs": after}, next_action_mask=None, terminated=is_last,
             truncated=np.zeros(k, bool), agent_id=np.repeat(np.arange(n), pieces), episode_id=np.repeat(np.arange(n), pieces),
             episode_return=correct.astype(np.float64), episode_length=np.full(n, steps, np.int64),
+            episode_lesson=np.zeros(n, np.int64),
         )
 
 
@@ -177,6 +178,7 @@ def trajectories(obs, next_obs, out: PolicyOutput, reward, version: int, steps: 
         begin=np.zeros(k, np.int64), next_obs={"obs": next_obs}, next_action_mask=None,
         terminated=np.ones(k, bool), truncated=np.zeros(k, bool), agent_id=np.arange(k), episode_id=np.arange(k),
         episode_return=np.zeros(0), episode_length=np.full(k, steps, np.int64),
+        episode_lesson=np.zeros(k, np.int64),
     )
 
 

@@ -128,6 +128,7 @@ def rollout(
         terminated=np.isin(end, (TERMINATED, BOTH)), truncated=np.isin(end, (TRUNCATED, BOTH)),
         agent_id=episode, episode_id=first_episode + episode,
         episode_return=np.zeros(0, np.float64), episode_length=np.zeros(0, np.int64),
+        episode_lesson=np.zeros(0, np.int64),
     )
 
 

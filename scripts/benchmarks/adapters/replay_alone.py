@@ -50,6 +50,7 @@ class Worlds:
             memory=None, length=np.full(ENVS, steps, np.int32), begin=np.full(ENVS, self._steps - steps), next_action_mask=None,
             terminated=np.zeros(ENVS, bool), truncated=np.zeros(ENVS, bool), agent_id=np.arange(ENVS, dtype=np.int64),
             episode_id=np.arange(ENVS, dtype=np.int64), episode_return=np.zeros(0, np.float64), episode_length=np.zeros(0, np.int64),
+            episode_lesson=np.zeros(0, np.int64),
         )
 
 
