@@ -15,15 +15,15 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from raytrain.callbacks import Callbacks
-    from raytrain.predict import LoadedPolicy, load_policy
+    from raytrain.predict import LoadedPolicy, LoadedSnapshot, load_policy, load_snapshots
     from raytrain.run import Run, train
 
 __version__ = "0.1.0"
-__all__ = ["Callbacks", "LoadedPolicy", "Run", "load_policy", "train"]
+__all__ = ["Callbacks", "LoadedPolicy", "LoadedSnapshot", "Run", "load_policy", "load_snapshots", "train"]
 
 _HOMES = {
-    "Callbacks": "raytrain.callbacks", "LoadedPolicy": "raytrain.predict", "Run": "raytrain.run", "load_policy": "raytrain.predict",
-    "train": "raytrain.run",
+    "Callbacks": "raytrain.callbacks", "LoadedPolicy": "raytrain.predict", "LoadedSnapshot": "raytrain.predict", "Run": "raytrain.run",
+    "load_policy": "raytrain.predict", "load_snapshots": "raytrain.predict", "train": "raytrain.run",
 }
 
 

@@ -111,6 +111,6 @@ class Matches:
         """Won, drawn or lost by the sign of what the learning team was paid with its members' last steps."""
         score = 1.0 if final > 0 else 0.0 if final < 0 else 0.5
         opponents = tuple(
-            (behavior, orders.opponents[behavior][team]) for behavior, cast in self._cast.items()
+            (behavior, team, orders.opponents[behavior][team]) for behavior, cast in self._cast.items()
             for team in sorted(set(cast.team.tolist())) if team != orders.team)
         return Game(orders.team, score, opponents)

@@ -23,12 +23,12 @@ class Game:
     Attributes:
         team: which learnt.
         score: 1 won, 0.5 drawn, 0 lost.
-        opponents: (behavior, number of its snapshot) of each behavior on each other team.
+        opponents: (behavior, team, number of the snapshot that acted) of each behavior on each other team.
     """
 
     team: int
     score: float
-    opponents: tuple[tuple[str, int], ...]
+    opponents: tuple[tuple[str, int, int], ...]
 
 
 @dataclass(frozen=True, slots=True)

@@ -88,7 +88,6 @@ NOT_AVAILABLE = {
     "timeout_wait": "the start of an environment is waited for as long as it takes, and the wait is shown; remove it",
     "base_port": "environments here are Python objects without ports; remove it",
     "num_areas": "areas within one environment are Unity's; use env_settings.num_envs",
-    "self_play": "self-play is not available here yet; remove it",
     "goal_conditioning_type": "goal signals are not available here yet; remove it",
     "deterministic": "training samples actions; ask for deterministic ones where a trained policy acts",
     "even_checkpoints": "set checkpoint_interval to max_steps / keep_checkpoints",

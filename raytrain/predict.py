@@ -6,14 +6,16 @@ import importlib.util
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 
 from envs.specs import BehaviorSpec, env_action_rows, to_env_actions
-from raytrain.checkpoint import PolicyFiles, load_policy_files
+from raytrain.checkpoint import PolicyFiles, find_checkpoint, load_policy_files
 from raytrain.predict_inputs import MaskInput, read_observations, stacked
+from raytrain.snapshot import load_frozen_part
 from trainers.policy import Policy
 
 _LOOP = """
@@ -134,6 +136,46 @@ def load_policy(
         policy = Policy(files.spec, files.network, files.distribution)
     policy.set_weights(files.weights, files.version)
     return LoadedPolicy(files.spec, policy, files.agent_steps, seed)
+
+
+@dataclass(frozen=True)
+class LoadedSnapshot:
+    """A policy that self-play froze.
+
+    Attributes:
+        number: counted from 0, the policy before anything was learnt.
+        agent_steps: when it was frozen.
+        rating: Elo, mean over the behavior's teams.
+        policy: to act with.
+    """
+
+    number: int
+    agent_steps: int
+    rating: float
+    policy: LoadedPolicy
+
+
+def load_snapshots(
+    path: str | Path, behavior: str | None = None, which: Literal["best", "latest"] = "latest", seed: int | None = None,
+    import_dirs: Sequence[str | Path] = (),
+) -> list[LoadedSnapshot]:
+    """Earlier policies of a behavior that learnt by self-play, those that opponents are drawn from, oldest first.
+
+    Args:
+        path, behavior, which, seed, import_dirs: as of `load_policy`.
+
+    Raises:
+        CheckpointError: there is no usable checkpoint, or no self-play in it.
+    """
+    folder = find_checkpoint(path, which)
+    files = load_policy_files(folder, behavior)
+    loaded = []
+    for number, (frozen, rating) in load_frozen_part(folder, behavior).items():
+        with _importable(files, import_dirs):
+            policy = Policy(files.spec, files.network, files.distribution)
+        policy.set_weights(frozen.weights, number)
+        loaded.append(LoadedSnapshot(number, frozen.agent_steps, rating, LoadedPolicy(files.spec, policy, frozen.agent_steps, seed)))
+    return loaded
 
 
 @contextmanager

@@ -15,15 +15,11 @@ import numpy as np
 
 from envs.curriculum import Check, Curricula
 from raytrain.messages import Game, Orders
+from raytrain.stats import ELO, LEARNING_TEAM, LESSON, LESSON_CHECKS, OPPONENT_STEPS, tag_of
 from trainers.self_play import INITIAL, rating_change
 
 if TYPE_CHECKING:
     from raytrain.plan import Plan
-
-LESSON = "Environment/Lesson Number"
-ELO = "Self-play/ELO"
-TEAM = "Self-play/Learning Team"
-OPPONENT_STEPS = "Self-play/Opponent Steps"
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,35 +71,47 @@ class RefereePort(Protocol):
 
 
 class _Side:
-    """One behavior of self-play."""
+    """One behavior of self-play. It has a rating on each of its teams, since a game may favour one of them, as who begins it."""
 
     def __init__(self, plan: Plan) -> None:
         self.settings, self.max_steps = plan.settings.self_play, plan.settings.max_steps
         self.teams = plan.teams
-        self.rating = self.settings.initial_elo
-        self.ratings = {INITIAL: self.rating}  # of snapshots, also of those that left the window: a game may still run
+        self.now = dict.fromkeys(sorted(set(plan.teams)), self.settings.initial_elo)
+        self.frozen = {INITIAL: dict(self.now)}  # of snapshots, also of those that left the window: a game may still run
         self.snapshots: tuple[int, ...] = (INITIAL,)
         self.agent_steps = self.began_at = 0
         self.opponent_steps = self.swapped_at = 0
         self.finished = False
 
-    def rating_of(self, number: int) -> float:
-        """Of a snapshot; one that was frozen at a draw is the policy itself."""
-        return self.rating if number < 0 else self.ratings[number]
+    @property
+    def rating(self) -> float:
+        """Mean over its teams."""
+        return sum(self.now.values()) / len(self.now)
 
-    def rate(self, number: int, change: float) -> None:
-        if number < 0:
-            self.rating += change
-        else:
-            self.ratings[number] += change
+    def ratings(self, number: int) -> dict[int, float]:
+        """Team -> rating of a snapshot; one that was frozen at a draw is the policy itself."""
+        return self.now if number < 0 else self.frozen[number]
+
+    def note(self, snapshots: tuple[int, ...]) -> None:
+        """Opponents are drawn from these; new ones are as good as the policy is now."""
+        for number in snapshots:
+            if number not in self.frozen:
+                self.frozen[number] = dict(self.now)
+        self.snapshots = snapshots or self.snapshots
 
     def state(self) -> dict[str, Any]:
-        return {"rating": self.rating, "ratings": {str(n): r for n, r in self.ratings.items()}, "snapshots": list(self.snapshots),
+        def by_team(ratings: Mapping[int, float]) -> dict[str, float]:
+            return {str(team): rating for team, rating in ratings.items()}
+
+        return {"now": by_team(self.now), "frozen": {str(n): by_team(r) for n, r in self.frozen.items()}, "snapshots": list(self.snapshots),
                 "agent_steps": self.agent_steps, "began_at": self.began_at, "opponent_steps": self.opponent_steps, "swapped_at": self.swapped_at,
                 "finished": self.finished}
 
     def load_state(self, state: Mapping[str, Any]) -> None:
-        self.rating, self.ratings = state["rating"], {int(n): r for n, r in state["ratings"].items()}
+        def by_team(ratings: Mapping[str, float]) -> dict[int, float]:
+            return {team: ratings.get(str(team), self.settings.initial_elo) for team in self.now}
+
+        self.now, self.frozen = by_team(state["now"]), {int(n): by_team(r) for n, r in state["frozen"].items()}
         self.snapshots = tuple(state["snapshots"])
         for name in ("agent_steps", "began_at", "opponent_steps", "swapped_at"):
             setattr(self, name, state[name])
@@ -143,9 +151,7 @@ class Referee:
         before, values, notices = self.orders, {}, []
         side = self._sides.get(report.behavior)
         if side is not None:
-            for number in report.snapshots:
-                side.ratings.setdefault(number, side.rating)
-            side.snapshots = report.snapshots or side.snapshots
+            side.note(report.snapshots)
             side.agent_steps, side.finished = report.agent_steps, report.finished
         for behavior, steps in report.opponent_steps.items():
             self._sides[behavior].opponent_steps += steps
@@ -163,10 +169,10 @@ class Referee:
         return Ruling(self.orders, self._values(behavior))
 
     def _values(self, behavior: str) -> dict[str, float]:
-        values = {f"{LESSON}/{name}": float(lesson) for name, lesson in self._curricula.lessons().items()}
+        values = {tag_of(LESSON, name): float(lesson) for name, lesson in self._curricula.lessons().items()}
         if behavior in self._sides:
             side = self._sides[behavior]
-            values |= {ELO: side.rating, TEAM: float(self.orders.team), OPPONENT_STEPS: float(side.opponent_steps)}
+            values |= {ELO: side.rating, LEARNING_TEAM: float(self.orders.team), OPPONENT_STEPS: float(side.opponent_steps)}
         return values
 
     # -- lessons -----------------------------------------------------------------------------------------------------
@@ -194,17 +200,15 @@ class Referee:
 
     def _rate(self, game: Game) -> None:
         """Each pairing of the learning side with an opponent is a game of its own; K is spread over them, so the sum of ratings stays."""
-        learners = [side for side in self._sides.values() if game.team in side.teams]
-        own = sum(side.rating for side in learners) / len(learners)
-        changes = []
-        for behavior, number in game.opponents:
-            opponent = self._sides[behavior]
-            k = learners[0].settings.elo_k / len(game.opponents)
-            changes.append((opponent, number, rating_change(own, opponent.rating_of(number), game.score, k)))
-        for opponent, number, change in changes:
-            opponent.rate(number, -change)
-            for side in learners:
-                side.rating += change / len(learners)
+        learners = [side.now for side in self._sides.values() if game.team in side.now]
+        k = next(side.settings.elo_k for side in self._sides.values() if game.team in side.now) / len(game.opponents)
+        own = sum(ratings[game.team] for ratings in learners) / len(learners)
+        for behavior, team, number in game.opponents:
+            opponent = self._sides[behavior].ratings(number)
+            change = rating_change(own, opponent[team], game.score, k)
+            opponent[team] -= change
+            for ratings in learners:
+                ratings[game.team] += change / len(learners)
 
     def _cast(self, notices: list[str]) -> None:
         """Another team learns, or other opponents are drawn, when it is time for it."""
@@ -277,9 +281,6 @@ class Referee:
 
 def _check_values(name: str, check: Check) -> dict[str, float]:
     """Why a lesson changed, or did not yet."""
-    values = {
-        f"Curriculum/{name}/Measure": check.measured, f"Curriculum/{name}/Smoothed": check.compared,
-        f"Curriculum/{name}/Threshold": check.threshold, f"Curriculum/{name}/Episodes": float(check.episodes),
-        f"Curriculum/{name}/Min Episodes": float(check.min_episodes),
-    }
+    seen = (check.measured, check.compared, check.threshold, float(check.episodes), float(check.min_episodes))
+    values = {tag_of(tag, name): value for tag, value in zip(LESSON_CHECKS, seen, strict=True)}
     return {tag: value for tag, value in values.items() if math.isfinite(value)}

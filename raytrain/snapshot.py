@@ -17,6 +17,7 @@ import json
 from collections.abc import Collection
 from dataclasses import dataclass, field
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 import numpy as np
@@ -27,6 +28,7 @@ from envs.specs import BehaviorSpec
 from raytrain.errors import RunFolderError
 from raytrain.files import portable_name, to_json
 from trainers.networks import Distribution
+from trainers.self_play import FrozenPolicy, snapshots_in
 from trainers.settings import NetworkSettings
 from trainers.trainer import TrainerState, Weights
 
@@ -197,6 +199,29 @@ def load_policy_part(folder: Path, behavior: str | None) -> tuple[dict[str, Any]
     Raises:
         CheckpointError: as `load_snapshot`; or there are several behaviors and none is named, or not the one that is.
     """
+    _, subfolder = _part(folder, behavior)
+    _refuse(folder, find_problems(folder, only=[f"{subfolder}/policy.safetensors", f"{subfolder}/policy.json"]))
+    return _load_policy(folder / subfolder)
+
+
+def load_frozen_part(folder: Path, behavior: str | None) -> dict[int, tuple[FrozenPolicy, float]]:
+    """Number -> frozen policy and its rating (mean over teams) of each snapshot that self-play draws from, oldest first.
+
+    Raises:
+        CheckpointError: as `load_policy_part`; or the behavior has not learnt by self-play.
+    """
+    behavior, subfolder = _part(folder, behavior)
+    if not (folder / subfolder / "snapshots.json").exists():
+        raise CheckpointError(f"Expected a behavior that learnt by self-play, received {behavior} of {folder}, which has no snapshots.")
+    _refuse(folder, find_problems(folder, only=[f"{subfolder}/snapshots.safetensors", f"{subfolder}/snapshots.json"]))
+    state = _load_state(folder / subfolder, "snapshots")
+    frozen = snapshots_in(state)
+    ratings = json.loads((folder / RUN).read_bytes())["run"]["referee"]["sides"][behavior]["frozen"]
+    return {number: (frozen[number], fmean(ratings[str(number)].values())) for number in state.scalars["ids"]}
+
+
+def _part(folder: Path, behavior: str | None) -> tuple[str, str]:
+    """Name and subfolder of the behavior that is meant."""
     _refuse(folder, find_problems(folder, only=[RUN]))
     folders = json.loads((folder / RUN).read_bytes())["behaviors"]
     names = ", ".join(repr(name) for name in folders)
@@ -206,9 +231,7 @@ def load_policy_part(folder: Path, behavior: str | None) -> tuple[dict[str, Any]
         (behavior,) = folders
     if behavior not in folders:
         raise CheckpointError(f"Expected a behavior of {folder}, received {behavior!r}. There are: {names}.")
-    parts = [f"{folders[behavior]}/policy.safetensors", f"{folders[behavior]}/policy.json"]
-    _refuse(folder, find_problems(folder, only=parts))
-    return _load_policy(folder / folders[behavior])
+    return behavior, folders[behavior]
 
 
 def _load_state(subfolder: Path, name: str) -> TrainerState:

@@ -31,11 +31,24 @@ def startup_rows(plan: Plan) -> list[tuple[str, str]]:
     rows.append(("acting", plan.policy().engine))
     if plan.settings.trainer_type != "bc":
         rows += _reward_signals(plan.settings)
+        rows += _self_play(plan)
     if isinstance(plan.settings, SACSettings):
         rows.append(("replay buffer", _replay(plan)))
     if arch.images and plan.settings.trainer_type != "bc":
         rows += _rows_of_images(plan, arch)
     return rows
+
+
+def _self_play(plan: Plan) -> list[tuple[str, str]]:
+    """Which sides there are, and when they change."""
+    if not plan.teams:
+        return []
+    one, per = plan.settings.self_play, {team: plan.teams.count(team) for team in sorted(set(plan.teams))}
+    sides = ", ".join(f"team {team} ({_count(n, 'agent')})" for team, n in per.items())
+    swaps = f"{one.swaps_per_team_change:g} draws a team change" if one.swaps_per_team_change else f"a draw each {one.steps_per_swap(0, 1, 1):,.0f} steps of opponents"
+    against = f"{one.play_against_latest_model_ratio:.0%} of them"
+    return [("self-play", f"{sides}; learns for {one.steps_per_team(plan.settings.max_steps):,} agent steps, then the next team"),
+            ("opponents", f"of the last {one.window} snapshots, one each {one.save_steps:,} agent steps; {swaps}, {against} the policy as it is")]
 
 
 # -- observations ------------------------------------------------------------------------------------------------------

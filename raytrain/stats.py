@@ -25,6 +25,13 @@ PRETRAINING_LOSS = "Losses/Pretraining Loss"
 VALIDATION_LOSS = "Losses/Validation Loss"
 VALIDATION_ACCURACY = "Policy/Validation Accuracy"
 
+ELO = "Self-play/ELO"
+LEARNING_TEAM = "Self-play/Learning Team"
+OPPONENT_STEPS = "Self-play/Opponent Steps"
+SCORE = "Self-play/Score"
+LESSON = "Environment/Lesson Number/<parameter>"
+LESSON_CHECKS = tuple(f"Curriculum/<parameter>/{what}" for what in ("Measure", "Smoothed", "Threshold", "Episodes", "Min Episodes"))
+
 REDUCTIONS: dict[str, Reduction] = {
     VALIDATION_LOSS: "latest",
     VALIDATION_ACCURACY: "latest",
@@ -38,6 +45,10 @@ REDUCTIONS: dict[str, Reduction] = {
     POLICY_LAG_MAX: "max",
     STEPS_PER_SECOND: "latest",
     UPDATES_PER_SECOND: "latest",
+    ELO: "latest",
+    LEARNING_TEAM: "latest",
+    OPPONENT_STEPS: "latest",
+    **dict.fromkeys([LESSON, *LESSON_CHECKS], "latest"),
     "System/Env Steps": "latest",
     "System/Updates": "latest",
     "System/Policy Updates": "latest",
@@ -46,6 +57,11 @@ REDUCTIONS: dict[str, Reduction] = {
     "System/Agent Steps Dropped": "latest",
 }
 """How the values of a tag between two summaries become one; a tag that is not named here is averaged."""
+
+
+def tag_of(tag: str, parameter: str) -> str:
+    """The tag of one parameter of the environment."""
+    return tag.replace("<parameter>", parameter)
 
 
 @dataclass(frozen=True)

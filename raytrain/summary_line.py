@@ -9,6 +9,7 @@ from rich.text import Text
 from raytrain.messages import QUEUE_CAPACITY
 from raytrain.stats import (
     CUMULATIVE_REWARD,
+    ELO,
     EPISODE_LENGTH,
     POLICY_LAG_MEAN,
     PRETRAINING_LOSS,
@@ -75,7 +76,9 @@ class SummaryLines:
             return []
         self._had_episode.add(summary.behavior)
         spread = "" if summary.reward_std is None else f" {self._plus_minus} {format_number(summary.reward_std):<7}"
+        rating = [(0, _labelled("ELO", f"{values[ELO]:>7,.0f}"))] if ELO in values else []
         return [
+            *rating,
             (0, Text.assemble(("return ", "dim"), (f"{format_number(values[CUMULATIVE_REWARD]):>8}", "bold green"), spread)),
             (2, Text(f"({summary.episodes:,} episode{'s' if summary.episodes != 1 else ''})".ljust(16))),
             (4, _labelled("length", f"{format_number(values[EPISODE_LENGTH], decimals=0):>5}")),

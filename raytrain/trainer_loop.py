@@ -16,7 +16,7 @@ from raytrain.ledger import Ledger
 from raytrain.messages import ENDLESS, Credit, Episodes, Notice, PolicyMessage
 from raytrain.queues import Item, PolicySink, TrajectorySource
 from raytrain.snapshot import BehaviorSnapshot
-from raytrain.stats import POLICY_LAG_MAX, POLICY_LAG_MEAN, QUEUE_FILL, STEPS_PER_SECOND, UPDATES_PER_SECOND, StatsBuffer
+from raytrain.stats import POLICY_LAG_MAX, POLICY_LAG_MEAN, QUEUE_FILL, SCORE, STEPS_PER_SECOND, UPDATES_PER_SECOND, StatsBuffer
 from raytrain.timers import Timers
 from raytrain.world_desk import WorldDesk
 from trainers.registry import policy_distribution
@@ -245,7 +245,7 @@ class TrainerLoop:
         for tag, value in ruling.values.items():
             self._stats.put(tag, value)
         for game in header.games:
-            self._stats.add("Self-play/Score", game.score)
+            self._stats.add(SCORE, game.score)
         for text in ruling.notices:
             self._emit(Notice(self.behavior, text))
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from raytrain.messages import Header, Orders
-from raytrain.referee import ELO, RefereePort, ItemReport, Ruling
+from raytrain.referee import ItemReport, RefereePort, Ruling
+from raytrain.stats import ELO
 from trainers.self_play import FrozenPolicy, SnapshotPool
 from trainers.self_play_settings import SelfPlaySettings
 from trainers.trainer import TrainerState, Weights

@@ -16,6 +16,7 @@ from pydantic import Discriminator, Field, Strict, Tag, field_validator, model_v
 from pydantic_core import PydanticCustomError
 
 from trainers.bc_settings import BCHyperparameters
+from trainers.self_play_settings import SelfPlaySettings
 from trainers.setting_types import (
     AgentNames,
     Encoder,
@@ -31,7 +32,6 @@ from trainers.setting_types import (
     Whole,
     contradiction,
 )
-from trainers.self_play_settings import SelfPlaySettings
 from trainers.signal_settings import BehavioralCloningSettings, RewardSignals
 
 

@@ -17,6 +17,7 @@ from raytrain.suggest import NOT_AVAILABLE
 from raytrain.yaml_source import parse_value, parse_yaml
 from trainers.architecture import SMALLEST_SIDE
 from trainers.bc_settings import BCHyperparameters
+from trainers.self_play_settings import SelfPlaySettings
 from trainers.setting_types import Settings
 from trainers.settings import (
     BCSettings,
@@ -67,6 +68,7 @@ SECTIONS = {
     "`own`": OwnSignalSettings,
     "`network_settings` of a signal": SignalNetwork,
     "`behavioral_cloning`": BehavioralCloningSettings,
+    "`self_play`": SelfPlaySettings,
     "`environment_parameters`": ParameterSettings,
     "`sampler_parameters`": SamplerParameters,
     "Lessons of a curriculum": LessonSettings,
