@@ -9,14 +9,11 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
-import platform
 import subprocess
 import sys
 import tempfile
 import time
 from dataclasses import dataclass
-from importlib.metadata import version
 from pathlib import Path
 from statistics import mean, stdev
 from typing import Any
@@ -25,6 +22,7 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
 import gymnasium
+import machine
 import numpy as np
 import yaml
 
@@ -64,8 +62,7 @@ def main() -> int:
     options = parser.parse_args()
     data = json.loads(options.json.read_text()) if options.json.exists() else {"tasks": {}}
     if not options.from_json:
-        data["machine"] = f"{platform.processor() or platform.machine()}, {os.cpu_count()} cores, {platform.system()}"
-        data["versions"] = {p: version(p) for p in ("ray", "tensorflow", "numpy", "gymnasium")} | {"python": platform.python_version()}
+        data |= machine.describe()
         with tempfile.TemporaryDirectory() as folder:
             for name in options.tasks:
                 run_task(name, options, options.folder or Path(folder), data)
@@ -93,7 +90,7 @@ def run_task(name: str, options: argparse.Namespace, folder: Path, data: dict[st
                 wall_s = round(time.monotonic() - started, 1)
                 status = json.loads((path / "status.json").read_text())
                 # The last policy: the best one of a run was chosen by the environment's return, which GAIL must not see.
-                runs.append({"seed": seed, "wall_s": wall_s, "agent_steps": status["agent_steps"], "date": time.strftime("%Y-%m-%d")}
+                runs.append({"seed": seed, "wall_s": wall_s, "agent_steps": status["agent_steps"], "date": machine.today()}
                             | evaluate(path, task.env, "latest"))
             print(json.dumps({"file": file, **runs[-1]}), flush=True)
             write(data, options.json)
@@ -148,8 +145,7 @@ def write(data: dict[str, Any], path: Path) -> None:
 
 def table(data: dict[str, Any]) -> str:
     """Expert and imitators, mean return of new episodes; the part of the expert's by seed."""
-    versions = ", ".join(f"{k} {v}" for k, v in data["versions"].items())
-    dates = sorted({run["date"] for facts in data["tasks"].values() for runs in facts["imitators"].values() for run in runs})
+    dates = (run["date"] for facts in data["tasks"].values() for runs in facts["imitators"].values() for run in runs)
     lines = [
         "| task | learns by | from | expert | return by seed | part of the expert's: mean (least) | target | agent steps | wall s |",
         "| --- | --- | --- | --- | --- | --- | --- | --- | --- |",
@@ -164,8 +160,7 @@ def table(data: dict[str, Any]) -> str:
                 f"| {', '.join(f'{value:,.0f}' for value in returns)} | {mean(returns) / expert:.2f} ({min(returns) / expert:.2f}) "
                 f"| {'–' if target is None else f'{target:g}'} | {max(run['agent_steps'] for run in runs):,} | {max(run['wall_s'] for run in runs):,.0f} |"
             )
-    made = f"{' … '.join(dict.fromkeys([*dates[:1], *dates[-1:]]))}: {data['machine']}, {versions}"
-    return "\n".join([f"Made by `python scripts/imitation.py` ({made}).", "", *lines, "", ""])
+    return "\n".join([f"Made by `python scripts/imitation.py` ({': '.join(machine.made(data, dates))}).", "", *lines, "", ""])
 
 
 if __name__ == "__main__":

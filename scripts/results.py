@@ -10,18 +10,16 @@ from __future__ import annotations
 import argparse
 import csv
 import json
-import os
-import platform
 import subprocess
 import sys
 import tempfile
 import time
-from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
 from statistics import median
 from typing import Any
 
+import machine
 import yaml
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -48,8 +46,7 @@ def main() -> int:
         parser.error("--set and --label go together")
     data = json.loads(options.json.read_text()) if options.json.exists() else {"runs": {}}
     if not options.from_json:
-        data["machine"] = f"{platform.processor() or platform.machine()}, {os.cpu_count()} cores, {platform.system()}"
-        data["versions"] = {p: version(p) for p in ("ray", "tensorflow", "numpy", "gymnasium")} | {"python": platform.python_version()}
+        data |= machine.describe()
         for name in options.files:
             if options.from_run is None:
                 run_all(name, options.set, options.label, options.seeds, data, options.json)
@@ -97,7 +94,7 @@ def summary(folder: Path, seed: int, wall_s: float) -> dict[str, Any]:
     status = json.loads((folder / "status.json").read_text())
     return {
         "seed": seed, "reason": status["reason"], "mean_return": status["mean_return"], "agent_steps": status["agent_steps"],
-        "wall_s": round(wall_s, 1), "goal_reached": "stop.reward" in status["reason"], "date": time.strftime("%Y-%m-%d"),
+        "wall_s": round(wall_s, 1), "goal_reached": "stop.reward" in status["reason"], "date": machine.today(),
         "curve": read_curve(next(folder.glob("*/metrics.csv"))),
     }
 
@@ -150,12 +147,11 @@ def draw(name: str, curves: list[tuple[str, list[tuple[int, float]]]], path: Pat
 
 def page(data: dict[str, Any]) -> str:
     """The page for people."""
-    versions = ", ".join(f"{k} {v}" for k, v in data["versions"].items())
-    dates = sorted({run["date"] for runs in data["runs"].values() for run in runs if "date" in run})
+    days, where = machine.made(data, (run["date"] for runs in data["runs"].values() for run in runs if "date" in run))
     lines = [
         "# Results of the ready-made configurations",
         "",
-        f"Made by `python scripts/results.py` ({' … '.join(dict.fromkeys([*dates[:1], *dates[-1:]]))}): {data['machine']}, {versions}.",
+        f"Made by `python scripts/results.py` ({days}): {where}.",
         "",
         "Mean return is the training return (exploration on) of the last `stop.episodes` episodes (100 unless the file says otherwise) when "
         + "the run ended: at the file's `stop.reward` or at its `max_steps`. Wall time is from process start to end, Ray and compilation "
