@@ -1,7 +1,7 @@
 """Tiny worlds whose every value is known beforehand: for tests, and as first environments to try (``env: "envs.toy:CountObs"``).
 
-More of them: `envs.toy_memory` (what was seen has to be remembered), `envs.toy_masks` (choices that are not allowed) and
-`envs.toy_audit` (observations of every kind).
+More of them: `envs.toy_memory` (what was seen has to be remembered), `envs.toy_masks` (choices that are not allowed),
+`envs.toy_audit` (observations of every kind), and of many agents `envs.toy_agents` and `envs.toy_teams`.
 """
 
 from __future__ import annotations
