@@ -113,6 +113,8 @@ class LocalBackend:
         self._is_made = True
 
     def poll(self, timeout_s: float) -> News:
+        if self._saved:  # taken in before anything moves on, as what the controller adds has to be of the same moment
+            return self._news()
         with self._faults():
             deadline = time.monotonic() + timeout_s
             for manager in self._managers:

@@ -104,8 +104,7 @@ class _Side:
             return {str(team): rating for team, rating in ratings.items()}
 
         return {"now": by_team(self.now), "frozen": {str(n): by_team(r) for n, r in self.frozen.items()}, "snapshots": list(self.snapshots),
-                "agent_steps": self.agent_steps, "began_at": self.began_at, "opponent_steps": self.opponent_steps, "swapped_at": self.swapped_at,
-                "finished": self.finished}
+                "agent_steps": self.agent_steps, "began_at": self.began_at, "opponent_steps": self.opponent_steps, "swapped_at": self.swapped_at}
 
     def load_state(self, state: Mapping[str, Any]) -> None:
         def by_team(ratings: Mapping[str, float]) -> dict[int, float]:

@@ -294,6 +294,8 @@ class BehaviorSettings(Settings):
 
     @model_validator(mode="after")
     def _teams_take_turns(self) -> BehaviorSettings:
+        if self.team is not None and self.self_play is None:
+            raise contradiction("team", "self_play", "expected team together with self_play only, whose sides it names; remove it, or add self_play: {}")
         change = self.self_play.team_change if self.self_play is not None else None
         if change is not None and change > self.max_steps:
             raise contradiction("self_play.team_change", "max_steps", (
