@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from envs.base import BatchedEnv
 from envs.curriculum import Curricula, Lesson
 from envs.factories import EnvOptions
-from envs.randomization import Sampler
+from envs.randomization import Sampler, Samplers
 from envs.specs import BehaviorSpec
 from raytrain.collector import TAPE_ROWS
 from raytrain.credit import CreditBook, ReplayCredit
@@ -38,7 +39,7 @@ UPDATES_AHEAD = 2 * UPDATES_PER_CALL
 STEPS_AHEAD = 1_024
 """Nor for more agent steps than this ahead: with few updates, news would be rare otherwise, and the end be overshot."""
 
-_ROLES = {"weights": 0, "trainer": 1, "env_manager": 2, "envs": 3}
+_ROLES = {"weights": 0, "trainer": 1, "env_manager": 2, "envs": 3, "evaluation": 4}
 
 
 def seed_branch(seed: int, role: str, *index: int) -> np.random.SeedSequence:
@@ -79,6 +80,7 @@ class Plan:
         lock_step: rounds of equal credit, taken in a fixed order.
         env_options: what is put around each environment.
         parameters: of the environment, name -> how it is drawn, or its lessons.
+        evaluation_interval: agent steps between evaluations, each of a checkpoint; None where they go with those there are.
     """
 
     run_id: str
@@ -101,6 +103,7 @@ class Plan:
     parameters: dict[str, Sampler | tuple[Lesson, ...]] = field(default_factory=dict)
     place: int = 0
     behaviors: int = 1
+    evaluation_interval: int | None = None
 
     @property
     def architecture(self) -> Architecture:
@@ -203,16 +206,12 @@ def build_env_manager(
         plans: of all behaviors.
         sources, sinks: behavior name -> its policy mailbox and its trajectory queue.
     """
-    from envs.gymnasium_env import make_batched_env
-
     for plan in plans:
         plan.prepare(threads=1)
     run = plans[0]
-    env = make_batched_env(
-        run.env, run.env_kwargs, run.num_envs, run.stepping, seed_branch(run.seed, "envs"),
-        first_env_index=index * run.num_envs, import_dirs=run.import_dirs, wait_for_all=run.lock_step,
-        step_timeout_s=run.step_timeout_s, options=run.env_options, masked=_masked(plans),
-        agents={plan.behavior: plan.settings.agents for plan in plans if plan.settings.agents}, parameters=Curricula(run.parameters).samplers(),
+    env = make_envs(
+        plans, run.num_envs, run.stepping, seed_branch(run.seed, "envs"), index * run.num_envs, wait_for_all=run.lock_step,
+        parameters=Curricula(run.parameters).samplers(),
     )
     manager = EnvManager(
         run.managers[index], env, sources, sinks, {p.behavior: p.policy() for p in plans}, {p.behavior: p.settings.time_horizon for p in plans},
@@ -221,6 +220,25 @@ def build_env_manager(
     if state is not None:
         manager.load_state(state)
     return manager
+
+
+def make_envs(
+    plans: Sequence[Plan], num_envs: int, stepping: str, seed: np.random.SeedSequence, first_env_index: int = 0, *, wait_for_all: bool,
+    parameters: Samplers,
+) -> BatchedEnv:
+    """Environments of the run; other arguments and errors are those of `envs.gymnasium_env.make_batched_env`.
+
+    Args:
+        plans: of all behaviors.
+    """
+    from envs.gymnasium_env import make_batched_env
+
+    run = plans[0]
+    agents = {plan.behavior: plan.settings.agents for plan in plans if getattr(plan.settings, "agents", ())}
+    return make_batched_env(
+        run.env, run.env_kwargs, num_envs, stepping, seed, first_env_index, run.import_dirs, wait_for_all, run.step_timeout_s,
+        run.env_options, _masked(plans), parameters, agents,
+    )
 
 
 def _masked(plans: Sequence[Plan]) -> bool | list[str]:
@@ -248,4 +266,5 @@ def build_trainer_loop(plan: Plan, start: Start, source: TrajectorySource, sink:
     return TrainerLoop(
         plan.behavior, trainer, plan.settings, plan.spec, source, sink, credit, version=start.version,
         lock_step=plan.lock_step, env_steps=start.env_steps, others=plan.behaviors > 1,
+        evaluation_interval=plan.evaluation_interval,
     )

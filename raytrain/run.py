@@ -225,6 +225,7 @@ def plans_of(config: RunConfig, found: EnvProbe, import_dirs: tuple[str, ...]) -
             managers=tuple(f"env-manager-{i}" for i in range(spread.num_env_managers)), agents=env.num_envs * (len(found.agents[behavior]) or 1),
             max_policy_lag=config.policy_lag, lock_step=config.lock_step, trainer_threads=max(1, int(spread.trainer_cpus)),
             place=place, behaviors=len(found.behaviors), parameters=parameters,
+            evaluation_interval=config.evaluation.interval if config.evaluation else None,
         )
         for place, (behavior, spec) in enumerate(found.behaviors.items())
     ]
