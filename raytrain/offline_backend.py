@@ -200,13 +200,13 @@ class OfflineController(Controller):
 
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)
-        resumed = arguments[-1] or {}
+        resumed = arguments[-2] or {}
         self._best_loss: float | None = resumed.get("best_validation_loss")
 
     def _is_best(self, parts: dict[str, CheckpointDue]) -> bool:
         (event,) = parts.values()
         loss = event.validation_loss
-        if event.snapshot.reward is not None or self._best_reward is not None or loss is None:
+        if event.snapshot.reward is not None or self._best_training is not None or loss is None:
             return super()._is_best(parts)
         if self._best_loss is not None and loss >= self._best_loss:
             return False

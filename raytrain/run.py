@@ -23,6 +23,7 @@ from raytrain.config_text import summary_rows, to_yaml
 from raytrain.console import Console
 from raytrain.controller import Controller
 from raytrain.errors import RunFault
+from raytrain.judge import make_judge
 from raytrain.outcome import Outcome
 from raytrain.parameter_settings import made_parameters
 from raytrain.plan import Plan, Start
@@ -47,7 +48,8 @@ class Run:
         path: its folder.
         results: how it ended: ``reason``, ``agent_steps``, ``env_steps``, ``updates``, ``policy_updates``, ``mean_return``
             (of the last 100 episodes, or ``stop.episodes``; None before that many, and with several behaviors), ``elapsed_s``,
-            ``interrupted``, ``ledger``, and ``behaviors``: name -> those of them that each behavior has of its own.
+            ``interrupted``, ``ledger``, ``evaluation`` (``last`` and ``best``, see `raytrain.judge.Evaluation`; None without the section),
+            and ``behaviors``: name -> those of them that each behavior has of its own.
     """
 
     path: Path
@@ -166,10 +168,10 @@ def _run(config, local, fits, place, callbacks, console, command, started_at, un
             console.message("compiling …")  # which nothing else can be done beside here
         backend = _backend(plans, starts, states, local, config)
         del snapshot, source, starts  # which may hold a replay buffer
-        return _control(plans, backend, resumed, config, folder, store, callbacks, console, command, versions, started_at)
+        return _control(plans, backend, resumed, config, folder, store, callbacks, console, command, versions, started_at, local)
 
 
-def _control(plans, backend, resumed, config, folder, store, callbacks, console, command, versions, started_at, controlled_by=Controller):
+def _control(plans, backend, resumed, config, folder, store, callbacks, console, command, versions, started_at, local, controlled_by=Controller):
     gauges, writers = Gauges(), {plan.behavior: _writers(folder, plan.behavior, resumed) for plan in plans}
     if not resumed:
         for plan in plans:
@@ -178,7 +180,8 @@ def _control(plans, backend, resumed, config, folder, store, callbacks, console,
     if resumed:
         stop.load_state(resumed["stop"])
     each = {behavior: [*own, gauges] for behavior, own in writers.items()}
-    controller = controlled_by(plans, backend, folder, store, console, callbacks, each, stop, resumed)
+    judge = make_judge(config.evaluation, plans, store, console, writers, local)
+    controller = controlled_by(plans, backend, folder, store, console, callbacks, each, stop, resumed, judge)
     try:
         outcome, trees = controller.run()
     except RunFault as fault:
