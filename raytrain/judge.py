@@ -112,8 +112,8 @@ class Judge:
         if len(self._asked) >= _MANY and not self._said_many:
             self._said_many = True
             self._console.warning(
-                f"evaluating takes longer than evaluation.interval lasts: {len(self._asked)} checkpoints wait for it. Raise the interval or "
-                "lower evaluation.episodes; training goes on meanwhile, and the run ends when all of them are evaluated.")
+                f"{len(self._asked)} checkpoints wait for their evaluation, which takes longer than training until the next one. If that goes "
+                "on, raise evaluation.interval or lower evaluation.episodes: the run ends when all of them are evaluated.")
 
     def poll(self, check_lock: Callable[[], None], timeout_s: float = 0.0) -> None:
         """Take in what was played. Faults of the evaluator are raised.
