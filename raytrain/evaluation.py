@@ -74,7 +74,9 @@ class Evaluator:
         left = np.array([self._episodes // n + (i < self._episodes % n) for i in range(n)])
         policies = self._policies_with(weights, versions)
         with threadpool_limits(1):  # as in an env manager's own process: the same bytes, wherever it is played
-            env = make_envs(self._plans, n, self._stepping, seed_branch(self._seed, "evaluation", 0), wait_for_all=True, parameters=parameters)
+            env = make_envs(
+                self._plans, n, self._stepping, seed_branch(self._seed, "evaluation", 0), wait_for_all=True, parameters=parameters,
+                own_generators=True)
             if env.stepping != "native":
                 self._stepping = env.stepping  # which may have been found out by measuring
             try:

@@ -224,7 +224,7 @@ def build_env_manager(
 
 def make_envs(
     plans: Sequence[Plan], num_envs: int, stepping: str, seed: np.random.SeedSequence, first_env_index: int = 0, *, wait_for_all: bool,
-    parameters: Samplers,
+    parameters: Samplers, own_generators: bool = False,
 ) -> BatchedEnv:
     """Environments of the run; other arguments and errors are those of `envs.gymnasium_env.make_batched_env`.
 
@@ -237,7 +237,7 @@ def make_envs(
     agents = {plan.behavior: plan.settings.agents for plan in plans if getattr(plan.settings, "agents", ())}
     return make_batched_env(
         run.env, run.env_kwargs, num_envs, stepping, seed, first_env_index, run.import_dirs, wait_for_all, run.step_timeout_s,
-        run.env_options, _masked(plans), parameters, agents,
+        run.env_options, _masked(plans), parameters, agents, own_generators,
     )
 
 
