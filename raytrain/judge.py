@@ -81,6 +81,7 @@ class Judge:
         self._newest: tuple[Path, dict[str, CheckpointDue]] | None = None
         self._judged: Path | None = None  # the newest that was asked for
         self._step: int | None = None  # label of that, or of the checkpoint that the run began with
+        self._written: dict[str, int] = {}  # behavior -> step of its newest point in the files
         self._asked: list[_Asked] = []
         self._said_many = False
         self.last: Evaluation | None = None
@@ -98,6 +99,7 @@ class Judge:
         before, self._newest = self._step, (path, parts)
         if before is None:
             self._step, self._judged = label, path
+            self._written = {behavior: event.label for behavior, event in parts.items()}
         elif label > before if every is None else label // every > before // every:
             self._ask()
 
@@ -149,10 +151,7 @@ class Judge:
     def _take_in(self, asked: _Asked, played: Played) -> None:
         evaluation = self._evaluation(asked, played)
         for behavior, values in evaluation.behaviors.items():
-            tags = {EVALUATION_RETURN: "return_mean", EVALUATION_STD: "return_std", EVALUATION_LENGTH: "episode_length"}
-            with writing_metrics():
-                for writer in self._writers[behavior]:
-                    writer.evaluation(values["step"], {tag: values[key] for tag, key in tags.items()})
+            self._write(behavior, values)
         is_best = self.best is None or evaluation.reward > self.best.reward
         if is_best:
             self._store.mark_best(asked.path, to_json(asdict(evaluation), "evaluation"))
@@ -160,6 +159,16 @@ class Judge:
         self.last = evaluation
         self._store.release(asked.path)
         self._console.message(_sentence(evaluation, is_best))
+
+    def _write(self, behavior: str, values: dict[str, float]) -> None:
+        """One point in the files; none for a behavior that has learnt nothing since its last one (it is finished, and others go on)."""
+        if values["step"] <= self._written[behavior]:
+            return
+        self._written[behavior] = values["step"]
+        tags = {EVALUATION_RETURN: "return_mean", EVALUATION_STD: "return_std", EVALUATION_LENGTH: "episode_length"}
+        with writing_metrics():
+            for writer in self._writers[behavior]:
+                writer.evaluation(values["step"], {tag: values[key] for tag, key in tags.items()})
 
     def _evaluation(self, asked: _Asked, played: Played) -> Evaluation:
         behaviors = {
