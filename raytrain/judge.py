@@ -10,7 +10,7 @@ from typing import Any
 
 from envs.curriculum import Curricula
 from envs.randomization import Samplers
-from raytrain.checkpoint import CheckpointStore
+from raytrain.checkpoint import CheckpointError, CheckpointStore
 from raytrain.console import Console
 from raytrain.evaluation import Evaluator, EvaluatorHandle, LocalEvaluator, Played
 from raytrain.evaluation_settings import EvaluationSettings
@@ -20,6 +20,7 @@ from raytrain.stats import EVALUATION_LENGTH, EVALUATION_RETURN, EVALUATION_STD
 from raytrain.summary_line import format_number
 from raytrain.trainer_loop import CheckpointDue
 from raytrain.writers import writing_metrics
+from trainers.trainer import Weights
 
 _MANY = 3
 """Evaluations that wait at once, from which on the user is told."""
@@ -48,12 +49,25 @@ class Evaluation:
 
 
 @dataclass(frozen=True)
-class _Asked:
-    """A checkpoint that is being evaluated, and where its agent steps and its environment's parameters are."""
+class _Saved:
+    """What evaluating a checkpoint takes; its trainers' states may be large and are let go."""
 
     path: Path
     steps: dict[str, int]
-    parameters: dict[str, str]
+    weights: dict[str, Weights]
+    versions: dict[str, int]
+
+    @classmethod
+    def of(cls, path: Path, parts: Mapping[str, CheckpointDue]) -> _Saved:
+        """The checkpoint at `path`."""
+        return cls(
+            path, {behavior: event.label for behavior, event in parts.items()}, {b: event.snapshot.policy for b, event in parts.items()},
+            {b: event.snapshot.policy_version for b, event in parts.items()})
+
+    @property
+    def label(self) -> int:
+        """Agent steps of the behavior that is furthest ahead."""
+        return max(self.steps.values())
 
 
 class Judge:
@@ -78,15 +92,13 @@ class Judge:
     ) -> None:
         self._plan, self._settings, self._seed, self._evaluator = plan, settings, seed, evaluator
         self._store, self._console, self._writers = store, console, writers
-        self._newest: tuple[Path, dict[str, CheckpointDue]] | None = None
-        self._judged: Path | None = None  # the newest that was asked for
-        self._step: int | None = None  # label of that, or of the checkpoint that the run began with
+        self._newest: _Saved | None = None
+        self._judged: _Saved | None = None  # the newest that was asked for; before, the one that the run began with
         self._written: dict[str, int] = {}  # behavior -> step of its newest point in the files
-        self._asked: list[_Asked] = []
+        self._asked: list[tuple[_Saved, dict[str, str]]] = []  # with the environment's parameters, for people
         self._said_many = False
         self.last: Evaluation | None = None
-        saved = store.best_evaluation()
-        self.best: Evaluation | None = Evaluation(**json.loads(saved)) if saved is not None else None
+        self.best = _best_so_far(store)
 
     @property
     def best_reward(self) -> float | None:
@@ -95,22 +107,20 @@ class Judge:
 
     def saved(self, path: Path, parts: dict[str, CheckpointDue]) -> None:
         """A checkpoint of all behaviors is on disk; ask for its evaluation if one is due."""
-        label, every = max(event.label for event in parts.values()), self._settings.interval
-        before, self._newest = self._step, (path, parts)
-        if before is None:
-            self._step, self._judged = label, path
-            self._written = {behavior: event.label for behavior, event in parts.items()}
-        elif label > before if every is None else label // every > before // every:
+        self._newest, every = _Saved.of(path, parts), self._settings.interval
+        if self._judged is None:
+            self._judged, self._written = self._newest, dict(self._newest.steps)
+            return
+        label, before = self._newest.label, self._judged.label
+        if label > before if every is None else label // every > before // every:
             self._ask()
 
     def _ask(self) -> None:
-        path, parts = self._newest
-        self._step, self._judged = max(event.label for event in parts.values()), path
+        saved = self._judged = self._newest
         samplers, shown = current_parameters(self._plan)
-        self._store.held.add(path)
-        self._asked.append(_Asked(path, {behavior: event.label for behavior, event in parts.items()}, shown))
-        snapshots = {behavior: event.snapshot for behavior, event in parts.items()}
-        self._evaluator.request({b: s.policy for b, s in snapshots.items()}, {b: s.policy_version for b, s in snapshots.items()}, samplers)
+        self._store.held.add(saved.path)
+        self._asked.append((saved, shown))
+        self._evaluator.request(saved.weights, saved.versions, samplers)
         if len(self._asked) >= _MANY and not self._said_many:
             self._said_many = True
             self._console.warning(
@@ -126,14 +136,14 @@ class Judge:
         if self._asked:
             for played in self._evaluator.poll(timeout_s):
                 check_lock()
-                self._take_in(self._asked.pop(0), played)
+                self._take_in(*self._asked.pop(0), played)
 
     def finish(self, check_lock: Callable[[], None], go_on: Callable[[], bool]) -> None:
         """Evaluate the newest checkpoint, too, and wait for all that were asked for, as long as `go_on` says so."""
-        if self._newest is not None and self._newest[0] != self._judged:
+        if self._newest is not self._judged:
             self._ask()
         while self._asked and go_on():
-            self._console.waiting(f"the evaluation of checkpoint {self._asked[0].path.name}")
+            self._console.waiting(f"the evaluation of checkpoint {self._asked[0][0].path.name}")
             self.poll(check_lock, _POLL_S)
 
     def interrupt(self) -> None:
@@ -148,16 +158,16 @@ class Judge:
         """The last and the best evaluation, None where there is none yet."""
         return {name: asdict(one) if one is not None else None for name, one in (("last", self.last), ("best", self.best))}
 
-    def _take_in(self, asked: _Asked, played: Played) -> None:
-        evaluation = self._evaluation(asked, played)
+    def _take_in(self, saved: _Saved, parameters: dict[str, str], played: Played) -> None:
+        evaluation = self._evaluation(saved, parameters, played)
         for behavior, values in evaluation.behaviors.items():
             self._write(behavior, values)
         is_best = self.best is None or evaluation.reward > self.best.reward
         if is_best:
-            self._store.mark_best(asked.path, to_json(asdict(evaluation), "evaluation"))
+            self._store.mark_best(saved.path, to_json(asdict(evaluation), "evaluation"))
             self.best = evaluation
         self.last = evaluation
-        self._store.release(asked.path)
+        self._store.release(saved.path)
         self._console.message(_sentence(evaluation, is_best))
 
     def _write(self, behavior: str, values: dict[str, float]) -> None:
@@ -170,16 +180,16 @@ class Judge:
             for writer in self._writers[behavior]:
                 writer.evaluation(values["step"], {tag: values[key] for tag, key in tags.items()})
 
-    def _evaluation(self, asked: _Asked, played: Played) -> Evaluation:
+    def _evaluation(self, saved: _Saved, parameters: dict[str, str], played: Played) -> Evaluation:
         behaviors = {
             behavior: {
-                "step": asked.steps[behavior], "return_mean": float(returns.mean()), "return_std": float(returns.std()),
+                "step": saved.steps[behavior], "return_mean": float(returns.mean()), "return_std": float(returns.std()),
                 "episode_length": float(played.lengths[behavior].mean()), "episodes": len(returns),
             }
             for behavior, returns in played.returns.items() if len(returns)
         }
         reward = sum(one["return_mean"] for one in behaviors.values()) / len(behaviors)
-        return Evaluation(asked.path.name, reward, behaviors, self._settings.deterministic, self._seed, asked.parameters)
+        return Evaluation(saved.path.name, reward, behaviors, self._settings.deterministic, self._seed, parameters)
 
 
 def make_judge(
@@ -198,6 +208,17 @@ def make_judge(
 
         handle = RemoteEvaluator(evaluator)
     return Judge(plans[0], settings, seed, handle, store, console, writers)
+
+
+def _best_so_far(store: CheckpointStore) -> Evaluation | None:
+    """What the checkpoint in ``best/`` is the best by, if that was an evaluation."""
+    saved = store.best_evaluation()
+    try:
+        return Evaluation(**json.loads(saved)) if saved is not None else None
+    except (ValueError, TypeError) as error:
+        raise CheckpointError(
+            f"Expected the evaluation of the best checkpoint in {store.run_path / 'best' / 'evaluation.json'}, received something else ({error}). "
+            "Remove that file: the next evaluation then decides what is best.") from error
 
 
 def current_parameters(plan: Plan) -> tuple[Samplers, dict[str, str]]:

@@ -13,7 +13,7 @@ from envs.randomization import Constant, Uniform
 from envs.seeding import env_seeds
 from raytrain.checks import probe
 from raytrain.config import check_behaviors, load_config
-from raytrain.evaluation import Evaluator
+from raytrain.evaluation import Evaluator, LocalEvaluator
 from raytrain.judge import current_parameters
 from raytrain.plan import Plan, seed_branch
 from raytrain.run import plans_of
@@ -140,6 +140,20 @@ def test_it_can_be_left_off():
     asked = []
     assert play(plans("envs.toy:CountObs", env_kwargs={"length": 0}), go_on=lambda: asked.append(1) or len(asked) < 20) is None
     assert len(asked) == 20
+
+
+def test_a_local_evaluator_answers_in_order_and_leaves_off_when_interrupted():
+    made = plans("envs.toy:CountObs")
+    told = []
+    local = LocalEvaluator(Evaluator(made, 2, True, 3), lambda: told.append(1))
+    weights = {plan.behavior: plan.first_policy() for plan in made}
+    for _ in range(2):
+        local.request(weights, dict.fromkeys(weights, 0), {})
+    assert [only(played) for played in local.poll(0.0)] == [([55.0] * 2, [10] * 2)] * 2 and len(told) > 20
+    assert local.poll(0.0) == []
+    local.request(weights, dict.fromkeys(weights, 0), {})
+    local.interrupt()
+    assert local.poll(0.0) == []
 
 
 # -- worlds of many agents ---------------------------------------------------------------------------------------------

@@ -11,12 +11,12 @@ import pytest
 from safetensors.numpy import load_file
 
 import raytrain
-import raytrain.judge
 from envs.base import EnvFault
-from raytrain.checkpoint import CheckpointStore
+from raytrain.checkpoint import CheckpointError, CheckpointStore
 from raytrain.config import load_config
 from raytrain.errors import ConfigError, RunFault
 from raytrain.evaluation import Evaluator, Played
+from raytrain.judge import Judge
 from raytrain.stats import EVALUATION_LENGTH, EVALUATION_RETURN, EVALUATION_STD
 from tests.raytrain.test_checkpoint import make_snapshot
 from tests.raytrain.test_writers import read_curves
@@ -196,6 +196,13 @@ def test_a_checkpoint_that_is_being_evaluated_is_not_deleted(tmp_path):
     assert store.paths() == [newest] and store.best_evaluation() == b"{}"
     store.mark_best(newest)
     assert store.best_evaluation() is None
+
+
+def test_a_broken_record_of_the_best_is_named(tmp_path):
+    store = CheckpointStore(tmp_path, keep=1)
+    store.mark_best(store.save(make_snapshot(1)), b'{"reward": 1}')
+    with pytest.raises(CheckpointError, match=r"best/evaluation\.json, received something else .*Remove that file"):
+        Judge(None, None, 3, None, store, None, {})
 
 
 @pytest.mark.parametrize(("evaluation", "words"), [
