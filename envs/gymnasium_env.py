@@ -46,6 +46,7 @@ def make_batched_env(
     masked: bool | Collection[str] = False,
     parameters: Samplers = NO_PARAMETERS,
     agents: Mapping[str, Sequence[str]] | None = None,
+    own_generators: bool = False,
     lesson: int = 0,
 ) -> BatchedEnv:
     """`num_envs` environments behind the batched protocol.
@@ -69,6 +70,8 @@ def make_batched_env(
             behavior, called `behavior_name(env)`.
         parameters: how each environment's parameters are drawn (name -> sampler); with any, single environments are stepped.
         lesson: tag of the episodes that begin with them.
+        own_generators: no vector environment that draws from one generator for all, where there are single ones: what an environment
+            draws then does not depend on when the others reset.
 
     Raises:
         ValueError: the configuration or a space is not usable.
@@ -79,7 +82,7 @@ def make_batched_env(
         raise ValueError(f"env_settings.num_envs: expected at least 1, received {num_envs}.")
     factory = EnvFactory(env, dict(env_kwargs), tuple(str(folder) for folder in import_dirs), options, masked, _patterns(agents))
     if stepping == "auto":
-        chosen = _choose(factory, num_envs, seed, tuple(parameters))
+        chosen = _choose(factory, num_envs, seed, tuple(parameters), own_generators and not factory.is_preprocessed_atari)
         if isinstance(chosen, VectorEnv):
             return NativeVectorEnv(chosen, behavior_name(env, chosen), seed, first_env_index, masked)
         stepping = chosen
@@ -99,9 +102,15 @@ def _check_stepping(env: str, stepping: str) -> None:
                          "own and gives out no single one (env_kwargs: num_threads says how many threads).")
 
 
-def _choose(factory: EnvFactory, num_envs: int, seed: np.random.SeedSequence, parameters: tuple[str, ...]) -> VectorEnv | str:
-    """A vector environment that does the same task, or else how copies of the environment are best stepped."""
-    made = (None if parameters else factory.make_vector(num_envs)) or factory.make(num_envs)
+def _choose(
+    factory: EnvFactory, num_envs: int, seed: np.random.SeedSequence, parameters: tuple[str, ...], single: bool,
+) -> VectorEnv | str:
+    """A vector environment that does the same task, or else how copies of the environment are best stepped.
+
+    Args:
+        single: copies, if there are any.
+    """
+    made = (None if parameters or single else factory.make_vector(num_envs)) or factory.make(num_envs)
     check_takes_parameters(made, factory.env, parameters)
     if not isinstance(made, VectorEnv):
         copy = open_env(factory, made)

@@ -19,6 +19,7 @@ from ray.util.queue import Full, _QueueActor
 
 from raytrain.backends import trainer_name
 from raytrain.errors import RunFault
+from raytrain.evaluation import EVALUATOR, Evaluator, Played
 from raytrain.messages import QUEUE_CAPACITY, Header, ManagerStatus, Orders, PolicyMessage
 from raytrain.plan import Plan, Start, build_env_manager, build_trainer_loop
 from raytrain.queues import Item
@@ -29,6 +30,7 @@ from trainers.trajectory import TrajectoryBatch
 CALL_TIMEOUT_S = 30.0
 """An actor that does not answer a control call for this long is taken for dead."""
 _SLICE_S = 1.0  # longest wait inside one remote call: a waiter that dies leaves nothing behind for longer
+_EVALUATOR_NICENESS = 10
 _PREFETCH = 2  # items fetched ahead of the trainer, so that the next update never waits for the network
 
 
@@ -350,6 +352,22 @@ class EnvManagerActor(_LoopActor):
         report = self.poll()
         unshipped = {b: n - self._sinks[b].sent for b, n in report.status.produced.items()}
         return replace(report, status=replace(report.status, unshipped=unshipped))
+
+
+class EvaluatorActor:
+    """An evaluator on Ray. It claims no CPU and is the first to wait: what collects and what learns goes before."""
+
+    def __init__(self, evaluator: Evaluator) -> None:
+        if hasattr(os, "nice"):
+            os.nice(_EVALUATOR_NICENESS)
+        self._evaluator = evaluator
+
+    def play(self, weights: dict[str, Any], versions: dict[str, int], parameters: dict[str, Any]) -> Played | RunFault:
+        """See `Evaluator.play`; a failure is returned, with the user's own traceback."""
+        try:
+            return self._evaluator.play(weights, versions, parameters)
+        except Exception as error:  # noqa: BLE001 - raised in the driver
+            return RunFault.of(EVALUATOR, error)
 
 
 class TrainerActor(_LoopActor):

@@ -1,7 +1,8 @@
 """The checkpoints of a run: numbered folders that appear whole or not at all, the best one, and the policies in them.
 
     checkpoints/000012/   written as ``.tmp-000012-…``, every file synced, then renamed; deleted by way of ``.trash-000012``
-    best/                 a complete checkpoint of its own (hard links to the numbered one where the disk can, copies elsewhere)
+    best/                 a complete checkpoint of its own (hard links to the numbered one where the disk can, copies elsewhere);
+                          evaluation.json in it is what it is the best by, if not the training return
     latest                text: path of the newest checkpoint inside the run folder, for people and shell scripts
                           (symbolic links need rights on Windows). Nothing here reads it: the folders themselves decide.
 """
@@ -38,6 +39,7 @@ __all__ = [
     "find_checkpoint", "load_policy_files",
 ]
 _FOLDER = "checkpoints"
+_EVALUATION = "evaluation.json"
 _NUMBER = re.compile("[0-9]{6,}")
 
 
@@ -57,6 +59,7 @@ class CheckpointStore:
 
     Attributes:
         messages: what the user should read (an old checkpoint that could not be deleted), oldest first.
+        held: checkpoints that stay although there are `keep` newer ones, until `release`.
     """
 
     def __init__(self, run_path: str | Path, keep: int) -> None:
@@ -65,6 +68,7 @@ class CheckpointStore:
         self.run_path = Path(run_path)
         self.keep = keep
         self.messages: list[str] = []
+        self.held: set[Path] = set()
         self._folder = self.run_path / _FOLDER
         self._best = self.run_path / "best"
 
@@ -124,8 +128,11 @@ class CheckpointStore:
         """
         return load_snapshot(Path(path))
 
-    def mark_best(self, path: Path) -> None:
+    def mark_best(self, path: Path, evaluation: bytes | None = None) -> None:
         """Make ``best/`` the checkpoint at `path`; it stays when the numbered folder is deleted.
+
+        Args:
+            evaluation: what it is the best by, if that is an evaluation; see `best_evaluation`.
 
         Raises:
             CheckpointError: `path` is not a complete checkpoint.
@@ -137,6 +144,8 @@ class CheckpointStore:
         try:
             self._clean_up()
             _link_folder(path, temporary)
+            if evaluation is not None:
+                write_synced(temporary / _EVALUATION, evaluation)
             if self._best.exists():
                 os.replace(self._best, former)
             os.replace(temporary, self._best)
@@ -148,6 +157,17 @@ class CheckpointStore:
             self._restore_best()
         if former.exists():
             self._delete(former, shutil.rmtree)
+
+    def best_evaluation(self) -> bytes | None:
+        """What `mark_best` was given with the checkpoint that is the best now; None without one, or if that was nothing."""
+        self._restore_best()
+        file = self._best / _EVALUATION
+        return file.read_bytes() if file.is_file() else None
+
+    def release(self, path: Path) -> None:
+        """A held checkpoint may go, and does so at once if there are `keep` newer ones."""
+        self.held.discard(path)
+        self._delete_old()
 
     def _temporary(self, name: str) -> Path:
         """A name that is new each time, so that a leftover which cannot be deleted is in nobody's way."""
@@ -169,14 +189,17 @@ class CheckpointStore:
 
     def _tidy(self, newest: Path) -> None:
         """After a save: delete what is older than the newest `keep` and name the newest. The save stands even if this fails."""
-        kept = self.paths()[-self.keep:]
-        for path in _numbered(self._folder):
-            if int(path.name) < int(kept[0].name):
-                self._delete(path, remove_folder)
+        self._delete_old()
         try:
             replace_file(self.run_path / "latest", f"{newest.relative_to(self.run_path).as_posix()}\n".encode())
         except OSError as error:
             self.messages.append(f"Checkpoint {newest.name} is complete, but {self.run_path / 'latest'} could not be written: {error}")
+
+    def _delete_old(self) -> None:
+        kept = self.paths()[-self.keep:]
+        for path in _numbered(self._folder):
+            if int(path.name) < int(kept[0].name) and path not in self.held:
+                self._delete(path, remove_folder)
 
     def _delete(self, path: Path, how: Callable[[Path], None]) -> None:
         try:

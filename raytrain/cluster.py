@@ -16,9 +16,10 @@ from typing import Any
 import ray
 from ray._private.utils import read_ray_address
 
-from raytrain.actors import EnvManagerActor, Exchange, RefereeActor, Report, TrainerActor
+from raytrain.actors import EnvManagerActor, EvaluatorActor, Exchange, RefereeActor, Report, TrainerActor
 from raytrain.backends import News, trainer_name
 from raytrain.errors import ClusterError, RunFault
+from raytrain.evaluation import EVALUATOR, Evaluator, Played
 from raytrain.plan import Plan, Start
 from raytrain.settings import DistributedSettings
 from raytrain.trainer_loop import CheckpointDue
@@ -283,7 +284,38 @@ class RayBackend:
                 news.fault = report.fault
 
 
-def _answer(name: str, reference: ray.ObjectRef) -> Report:
+class RemoteEvaluator:
+    """An evaluator as a Ray actor, which begins with the first request; see `raytrain.evaluation.EvaluatorHandle`."""
+
+    def __init__(self, evaluator: Evaluator) -> None:
+        self._evaluator = evaluator
+        self._actor: Any = None
+        self._calls: list[ray.ObjectRef] = []
+
+    def request(self, weights: Mapping[str, Any], versions: Mapping[str, int], parameters: Mapping[str, Any]) -> None:
+        if self._actor is None:
+            self._actor = ray.remote(EvaluatorActor).options(num_cpus=0).remote(self._evaluator)
+        self._calls.append(self._actor.play.remote(ray.put(dict(weights)), dict(versions), dict(parameters)))
+
+    def poll(self, timeout_s: float) -> list[Played]:
+        played = []
+        while self._calls and ray.wait(self._calls[:1], timeout=0 if played else timeout_s)[0]:
+            answer = _answer(EVALUATOR, self._calls.pop(0))
+            if isinstance(answer, RunFault):
+                raise answer
+            played.append(answer)
+        return played
+
+    def interrupt(self) -> None:
+        """Nothing: nobody waits for it then."""
+
+    def close(self) -> None:
+        if self._actor is not None:
+            ray.kill(self._actor)
+            self._actor, self._calls = None, []
+
+
+def _answer(name: str, reference: ray.ObjectRef) -> Any:
     try:
         return ray.get(reference)
     except ray.exceptions.RayActorError as error:

@@ -10,6 +10,7 @@ from typing import Any
 
 import yaml
 
+from raytrain.evaluation_settings import EvaluationSettings
 from raytrain.settings import EnvSettings, RunConfig
 from trainers.settings import (
     DEFAULT_TRAINER,
@@ -118,6 +119,8 @@ def summary_rows(config: RunConfig, agents: Mapping[str, int] = MappingProxyType
     off_policy = all(isinstance(settings, SACSettings) for settings in behaviors.values())
     limit = "any (sac is off-policy)" if off_policy else f"at most {_count(config.policy_lag, 'version')}"
     rows.append(("policy lag", f"{limit}, {mode}"))
+    if config.evaluation is not None:
+        rows.append(("evaluation", _evaluation(config.evaluation)))
     trainers = max(1, len(config.behaviors))
     cpus = spread.num_env_managers * spread.env_manager_cpus + trainers * spread.trainer_cpus
     gpus = f", {trainers * spread.trainer_gpus:g} GPUs" if spread.trainer_gpus else ""
@@ -137,6 +140,14 @@ def _start_and_end(config: RunConfig) -> list[tuple[str, str]]:
     if ends := _ends(config):
         rows.append(("ends early at", ends))
     return rows
+
+
+def _evaluation(settings: EvaluationSettings) -> str:
+    """How checkpoints are judged."""
+    mode = "deterministic" if settings.deterministic else "sampled"
+    when = "of every checkpoint" if settings.interval is None else f"each {settings.interval:,} agent steps"
+    seeds = "" if settings.seed is None else f", seeds of {settings.seed}"
+    return f"{_count(settings.episodes, 'episode')} with {mode} actions {when}{seeds}; the best checkpoint is the best of them"
 
 
 def _offline_rows(config: RunConfig) -> list[tuple[str, str]]:

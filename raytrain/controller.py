@@ -13,20 +13,21 @@ from raytrain.checkpoint import CheckpointStore
 from raytrain.console import Console
 from raytrain.errors import RunFault, RunFolderError
 from raytrain.interrupts import Interrupts, quit_at_once
+from raytrain.judge import Judge
 from raytrain.messages import Episodes, Notice
-from raytrain.outcome import BehaviorOutcome, Outcome
+from raytrain.outcome import Outcome, behavior_outcome, behavior_status, whole_status
 from raytrain.plan import Plan
 from raytrain.run_folder import RunFolder
 from raytrain.snapshot import Snapshot
 from raytrain.stats import Summary
 from raytrain.stop import RunStop
 from raytrain.trainer_loop import CheckpointDue, TrainerStatus
+from raytrain.writers import writing_metrics
 
 _POLL_S = 0.2
 _STOP_S = 12.0  # so that a stop takes at most 15 s with everything around it
 _LEFT_S = 5.0  # how long a fault may be held back for a last checkpoint
 _STATUS_S = 5.0
-_SUMMED = ("agent_steps", "updates", "policy_updates", "max_steps")
 
 
 class Controller:
@@ -36,17 +37,19 @@ class Controller:
         plans: of all behaviors.
         writers: behavior -> objects with ``write(summary)`` and ``close()``.
         resumed: counters of the checkpoint that the run continues from.
+        judge: of checkpoints; without one the best is that of the highest training return.
     """
 
     def __init__(
         self, plans: Sequence[Plan], backend: Backend, folder: RunFolder, store: CheckpointStore, console: Console, callbacks: Callbacks,
-        writers: Mapping[str, list[Any]], stop: RunStop, resumed: dict[str, Any] | None = None,
+        writers: Mapping[str, list[Any]], stop: RunStop, resumed: dict[str, Any] | None = None, judge: Judge | None = None,
     ) -> None:
         self._plans, self._backend, self._folder, self._store = {p.behavior: p for p in plans}, backend, folder, store
         self._console, self._callbacks, self._writers, self._stop = console, callbacks, writers, stop
         self._elapsed_before_s = (resumed or {}).get("elapsed_s", 0.0)
         self._agent_steps_before = dict((resumed or {}).get("behaviors", {}))
-        self._best_reward: float | None = (resumed or {}).get("best_reward")
+        self._judge = judge
+        self._best_training: float | None = None if (resumed or {}).get("best_by") == "evaluation" else (resumed or {}).get("best_reward")
         self._started_s = time.monotonic()
         self._status_s = 0.0
         self._said_stepping = False
@@ -63,7 +66,7 @@ class Controller:
 
         The backend is stopped whatever happens; a fault of it is raised after the last checkpoint that can still be had.
         """
-        with Interrupts(self._backend.interrupt, quit_at_once).handled() as interrupts:
+        with Interrupts(self._interrupt, quit_at_once).handled() as interrupts:
             try:
                 self._backend.start()
                 reason = self._watch(interrupts)
@@ -73,14 +76,24 @@ class Controller:
                 self._save_what_is_left()
                 self._write_status("failed", str(error).splitlines()[0] if str(error) else type(error).__name__)
                 raise
+            finally:
+                if self._judge is not None:
+                    self._judge.close()
         outcome = self._outcome(reason, bool(interrupts.name))
         self._write_status("interrupted" if outcome.interrupted else "finished", outcome.reason)
         return outcome, timers
+
+    def _interrupt(self) -> None:
+        self._backend.interrupt()
+        if self._judge is not None:
+            self._judge.interrupt()
 
     def _watch(self, interrupts: Interrupts) -> str:
         while True:
             news = self._backend.poll(_POLL_S)
             self._handle(news)
+            if self._judge is not None:
+                self._judge.poll(self._check_lock)
             self._tell(news)
             if interrupts.name:
                 return f"interrupted ({interrupts.name})"
@@ -96,13 +109,18 @@ class Controller:
         return f"max_steps={' and '.join(dict.fromkeys(f'{plan.settings.max_steps:,}' for plan in self._plans.values()))} reached"
 
     def _is_best(self, parts: dict[str, CheckpointDue]) -> bool:
-        """Whether a checkpoint is better than all before it, by the mean over behaviors; noted."""
+        """Whether a checkpoint is better than all before it by the training return, the mean over behaviors; noted."""
         rewards = [event.snapshot.reward for event in parts.values()]
         reward = None if None in rewards else sum(rewards) / len(rewards)
-        if reward is None or (self._best_reward is not None and reward <= self._best_reward):
+        if reward is None or (self._best_training is not None and reward <= self._best_training):
             return False
-        self._best_reward = reward
+        self._best_training = reward
         return True
+
+    @property
+    def _best_reward(self) -> float | None:
+        """What ``best/`` is the best by."""
+        return self._best_training if self._judge is None else self._judge.best_reward
 
     def _check_lock(self) -> None:
         try:
@@ -130,6 +148,8 @@ class Controller:
             newest = [path.name for path in self._store.paths()][-1:]
             who = "the trainer" if len(self._plans) == 1 else f"the trainer of {', '.join(late)}"
             self._console.warning(f"{who} did not finish in time, so there is no last checkpoint; the newest is {newest or 'none'}")
+        if self._judge is not None and not interrupts.name:
+            self._judge.finish(self._check_lock, lambda: not interrupts.name)
         return timers
 
     def _save_what_is_left(self) -> None:
@@ -171,11 +191,9 @@ class Controller:
         if produced:
             total = float(self._agent_steps_before.get(summary.behavior, 0) + produced)
             summary = replace(summary, values={**summary.values, "System/Agent Steps Produced": total})
-        for writer in self._writers[summary.behavior]:
-            try:
+        with writing_metrics():
+            for writer in self._writers[summary.behavior]:
                 writer.write(summary)
-            except OSError as error:
-                raise RunFault(f"Cannot write metrics: {error}. Free some space or make the run folder writable, then --resume.") from error
         self._stop.summary(summary)
         self._console.summary(summary)
         self._callbacks.summary(summary)
@@ -201,11 +219,14 @@ class Controller:
         if key == self._saved:  # asked for twice at the same place
             return
         self._saved = key
-        better = self._is_best(parts)
+        better = self._judge is None and self._is_best(parts)
         self._check_lock()
-        path = self._store.save(Snapshot(snapshots, self._run_state(parts, label)))
+        state = self._run_state(parts, label)
+        path = self._store.save(Snapshot(snapshots, state))
         if better:
             self._store.mark_best(path)
+        if self._judge is not None:
+            self._judge.saved(path, parts, state["referee"] and state["referee"]["curricula"])
         while self._store.messages:
             self._console.warning(self._store.messages.pop(0))
         rewards = [one.reward for one in snapshots.values()]
@@ -221,6 +242,7 @@ class Controller:
             "env_steps": max(event.env_steps for event in parts.values()),
             "elapsed_s": self._elapsed_before_s + self._elapsed_s,
             "best_reward": self._best_reward,
+            "best_by": "training return" if self._judge is None else "evaluation",
             "managers": self._backend.manager_states(),
             "referee": self._backend.referee_state(),
             "stop": self._stop.state(),
@@ -253,19 +275,18 @@ class Controller:
             self._console.waiting(f"the next summary ({'; '.join(phases)})")
 
     def _write_status(self, state: str, reason: str) -> None:
-        each = {behavior: self._behavior_status(behavior) for behavior in self._plans}
-        one = next(iter(each.values()))
-        whole = one if len(each) == 1 else {key: sum(status[key] for status in each.values()) for key in _SUMMED} | {"mean_return": None}
+        each = {
+            b: behavior_status(self._trainers.get(b), plan.settings.max_steps, self._stop.mean_return(b)) for b, plan in self._plans.items()
+        }
         self._put_status({
-            "state": state, "reason": reason, "behavior": next(iter(each)) if len(each) == 1 else None, **whole, "env_steps": self._env_steps,
-            "best_reward": self._best_reward, "elapsed_s": round(self._elapsed_before_s + self._elapsed_s, 3), "seed": self._seed,
+            "state": state, "reason": reason, **whole_status(each), "env_steps": self._env_steps,
+            "best_reward": self._best_reward, "evaluation": self._evaluations, "elapsed_s": round(self._elapsed_before_s + self._elapsed_s, 3), "seed": self._seed,
             "behaviors": each,
         })
 
-    def _behavior_status(self, behavior: str) -> dict[str, Any]:
-        t = self._trainers.get(behavior)
-        counters = {key: getattr(t, key) if t else 0 for key in _SUMMED if key != "max_steps"}
-        return {**counters, "max_steps": self._plans[behavior].settings.max_steps, "mean_return": self._stop.mean_return(behavior)}
+    @property
+    def _evaluations(self) -> dict[str, Any] | None:
+        return None if self._judge is None else self._judge.to_json()
 
     @property
     def _env_steps(self) -> int:
@@ -287,21 +308,5 @@ class Controller:
             self._console.warning(text)
 
     def _outcome(self, reason: str, interrupted: bool) -> Outcome:
-        behaviors = {behavior: self._behavior_outcome(behavior) for behavior in self._plans}
-        return Outcome(reason, interrupted, self._env_steps, self._elapsed_s, behaviors)
-
-    def _behavior_outcome(self, behavior: str) -> BehaviorOutcome:
-        t = self._trainers.get(behavior)
-        ledger = dict(t.ledger) if t else {}
-        produced = sum(m.produced[behavior] for m in self._managers)
-        unshipped = sum(m.unshipped[behavior] for m in self._managers)
-        ledger["produced"] = produced
-        ledger["dropped_shutdown"] = ledger.get("dropped_shutdown", 0) + unshipped
-        abandoned = sum(m.abandoned.get(behavior, 0) for m in self._managers)
-        if abandoned:
-            ledger["dropped_stale_epoch"] = ledger.get("dropped_stale_epoch", 0) + abandoned
-        explained = ledger.get("consumed", 0) + sum(v for k, v in ledger.items() if k.startswith("dropped_"))
-        return BehaviorOutcome(
-            agent_steps=t.agent_steps if t else 0, updates=t.updates if t else 0, policy_updates=t.policy_updates if t else 0,
-            mean_return=self._stop.mean_return(behavior), ledger=ledger, balance=produced - explained,
-        )
+        behaviors = {b: behavior_outcome(b, self._trainers.get(b), self._managers, self._stop.mean_return(b)) for b in self._plans}
+        return Outcome(reason, interrupted, self._env_steps, self._elapsed_s, behaviors, self._evaluations)

@@ -67,7 +67,7 @@ def execute_offline(config: RunConfig, callbacks: Callbacks, console: Console, c
         from raytrain.offline_backend import OfflineBackend, OfflineController
 
         backend = OfflineBackend(plan, start, learnt, held_out, evaluates=bool(plan.env))
-        return _control([plan], backend, resumed, config, folder, store, callbacks, console, command, versions, started_at, OfflineController)
+        return _control([plan], backend, resumed, config, folder, store, callbacks, console, command, versions, started_at, True, OfflineController)
 
 
 def _with_demonstrations(config: RunConfig) -> tuple[RunConfig, Demonstrations]:

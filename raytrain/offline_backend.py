@@ -6,14 +6,13 @@ import time
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-
 from envs.base import EnvFault
+from envs.curriculum import Curricula
 from envs.demonstrations import Demonstrations
-from envs.specs import Actions
 from raytrain.backends import News, trainer_name
 from raytrain.controller import Controller
 from raytrain.errors import RunFault
+from raytrain.evaluation import EVALUATOR, Evaluator
 from raytrain.messages import Episodes, Notice
 from raytrain.plan import Plan, Start, seed_branch
 from raytrain.snapshot import BehaviorSnapshot
@@ -27,7 +26,6 @@ from raytrain.stats import (
 )
 from raytrain.timers import Timers
 from raytrain.trainer_loop import CheckpointDue, TrainerStatus
-from trainers.trainer import Weights
 
 _CHUNK_S = 0.1  # about how long optimizer steps are made before anybody looks up
 
@@ -51,6 +49,7 @@ class OfflineBackend:
         self._plan, self._start, self._evaluates = plan, start, evaluates
         self._demonstrations = (demonstrations, held_out)
         self._trainer: Any = None
+        self._evaluator: Evaluator | None = None
         self._timers, self._stats, self._events = Timers(), StatsBuffer(), []
         self._chunk, self._stopping = 1, False
         self._env_steps, self._longest = start.env_steps, 0
@@ -90,7 +89,7 @@ class OfflineBackend:
             while not self._trainer.finished and not self._stopping and time.monotonic() < deadline:
                 self._advance()
         except EnvFault as fault:
-            raise RunFault.of(self._plan.env, fault) from fault
+            raise RunFault.of(EVALUATOR, fault) from fault
         except Exception as error:
             raise RunFault.of("trainer", error) from error
         return self._news()
@@ -132,57 +131,19 @@ class OfflineBackend:
         """Mean return of the policy's episodes; None without an environment, and when a stop came in between."""
         if not self._evaluates:
             return None
+        plan, weights = self._plan, self._trainer.policy_weights()
+        if self._evaluator is None:
+            self._evaluator = Evaluator([plan], plan.settings.evaluation_episodes, True, plan.seed)
         with self._timers.section("evaluate"):
-            played = self._play(self._trainer.policy_weights())
+            played = self._evaluator.play(
+                {plan.behavior: weights}, {plan.behavior: self._trainer.updates}, Curricula(plan.parameters).samplers(), lambda: not self._stopping)
         if played is None:
             return None
-        returns, lengths = played
+        returns, lengths = played.returns[plan.behavior], played.lengths[plan.behavior]
+        self._env_steps += played.agent_steps
         self._stats.add_episodes(returns, lengths)
         self._events.append(Episodes(self._plan.behavior, returns, lengths, self._trainer.agent_steps))
         return float(returns.mean())
-
-    def _play(self, weights: Weights) -> tuple[np.ndarray, np.ndarray] | None:
-        """Returns and lengths of whole episodes, from the same first states each time.
-
-        Each environment plays as many episodes as the others, or one more: to take those that end first would prefer short ones.
-        """
-        from envs.gymnasium_env import make_batched_env
-
-        plan = self._plan
-        episodes = plan.settings.evaluation_episodes
-        n = min(plan.num_envs, episodes)
-        policy, rng = plan.policy(), np.random.default_rng(0)  # not used: the most likely actions
-        policy.set_weights(weights, self._trainer.updates)
-        env = make_batched_env(
-            plan.env, plan.env_kwargs, n, plan.stepping, seed_branch(plan.seed, "envs"), import_dirs=plan.import_dirs, wait_for_all=True,
-            step_timeout_s=plan.step_timeout_s, options=plan.env_options, masked=plan.spec.action.masked)
-        try:
-            (name,) = env.behaviors
-            left = np.array([episodes // n + (i < episodes % n) for i in range(n)])
-            sums, lengths, found = np.zeros(n), np.zeros(n, np.int64), []
-            env.reset()
-            while left.any():
-                if self._stopping:
-                    return None
-                steps = env.poll(1.0).get(name)
-                if steps is None:
-                    continue
-                for agent, reward in zip(steps.terminal.agent_id, steps.terminal.reward, strict=True):
-                    if left[agent]:
-                        found.append((sums[agent] + reward, lengths[agent]))
-                        left[agent] -= 1
-                    sums[agent] = lengths[agent] = 0
-                now = steps.decision
-                if len(now) and left.any():
-                    sums[now.agent_id] += np.where(now.first, 0.0, now.reward)
-                    lengths[now.agent_id] += 1
-                    self._env_steps += len(now)
-                    actions = policy.act(now.obs, rng, True, now.action_mask, False, now.agent_id, now.first).actions
-                    env.act(name, now.agent_id, Actions(np.clip(actions.continuous, -1.0, 1.0), actions.discrete))
-        finally:
-            env.close()
-        returns, lengths = (np.array(column) for column in zip(*found, strict=True))
-        return returns, lengths
 
     def _summarize(self, label: int) -> None:
         now, trainer = time.monotonic(), self._trainer
@@ -242,13 +203,13 @@ class OfflineController(Controller):
 
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)
-        resumed = arguments[-1] or {}
+        resumed = arguments[-2] or {}
         self._best_loss: float | None = resumed.get("best_validation_loss")
 
     def _is_best(self, parts: dict[str, CheckpointDue]) -> bool:
         (event,) = parts.values()
         loss = event.validation_loss
-        if event.snapshot.reward is not None or self._best_reward is not None or loss is None:
+        if event.snapshot.reward is not None or self._best_training is not None or loss is None:
             return super()._is_best(parts)
         if self._best_loss is not None and loss >= self._best_loss:
             return False

@@ -3,8 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
+
+from raytrain.messages import ManagerStatus
+from raytrain.trainer_loop import TrainerStatus
+
+_COUNTERS = ("agent_steps", "updates", "policy_updates")
 
 
 @dataclass(frozen=True)
@@ -24,6 +30,37 @@ class BehaviorOutcome:
     balance: int
 
 
+def behavior_outcome(behavior: str, trainer: TrainerStatus | None, managers: Sequence[ManagerStatus], mean_return: float | None) -> BehaviorOutcome:
+    """The outcome by the last status of the behavior's trainer, None if it never had one, and of all env managers."""
+    ledger = dict(trainer.ledger) if trainer else {}
+    produced = sum(m.produced[behavior] for m in managers)
+    unshipped = sum(m.unshipped[behavior] for m in managers)
+    ledger["produced"] = produced
+    abandoned = sum(m.abandoned.get(behavior, 0) for m in managers)
+    if abandoned:
+        ledger["dropped_stale_epoch"] = ledger.get("dropped_stale_epoch", 0) + abandoned
+    ledger["dropped_shutdown"] = ledger.get("dropped_shutdown", 0) + unshipped
+    explained = ledger.get("consumed", 0) + sum(v for k, v in ledger.items() if k.startswith("dropped_"))
+    return BehaviorOutcome(**_counters(trainer), mean_return=mean_return, ledger=ledger, balance=produced - explained)
+
+
+def _counters(trainer: TrainerStatus | None) -> dict[str, int]:
+    return {key: getattr(trainer, key) if trainer else 0 for key in _COUNTERS}
+
+
+def behavior_status(trainer: TrainerStatus | None, max_steps: int, mean_return: float | None) -> dict[str, Any]:
+    """What ``status.json`` says of a behavior."""
+    return {**_counters(trainer), "max_steps": max_steps, "mean_return": mean_return}
+
+
+def whole_status(each: dict[str, dict[str, Any]]) -> dict[str, Any]:
+    """What it says of all of them (behavior -> `behavior_status`): sums; a name and a mean return where there is one behavior."""
+    if len(each) == 1:
+        ((behavior, status),) = each.items()
+        return {"behavior": behavior, **status}
+    return {"behavior": None, **{k: sum(status[k] for status in each.values()) for k in (*_COUNTERS, "max_steps")}, "mean_return": None}
+
+
 @dataclass(frozen=True)
 class Outcome:
     """How a run ended.
@@ -33,6 +70,7 @@ class Outcome:
         interrupted: by Ctrl-C or SIGTERM.
         env_steps: of all environments, as far as trainers know.
         behaviors: behavior -> what became of it.
+        evaluation: the ``last`` and the ``best`` `raytrain.judge.Evaluation` as plain values; None without an ``evaluation:`` section.
     """
 
     reason: str
@@ -40,6 +78,7 @@ class Outcome:
     env_steps: int
     elapsed_s: float
     behaviors: dict[str, BehaviorOutcome]
+    evaluation: dict[str, Any] | None = None
 
     def results(self) -> dict[str, Any]:
         """Plain values. Counters and the ledger are summed up over behaviors; the mean return is that of the only behavior, else None."""
@@ -47,9 +86,10 @@ class Outcome:
         ledger: Counter[str] = Counter()
         for one in each:
             ledger.update(one.ledger)
-        total = {key: sum(getattr(one, key) for one in each) for key in ("agent_steps", "updates", "policy_updates")}
+        total = {key: sum(getattr(one, key) for one in each) for key in _COUNTERS}
         return {
             "reason": self.reason, "interrupted": self.interrupted, "env_steps": self.env_steps, "elapsed_s": self.elapsed_s, **total,
             "mean_return": each[0].mean_return if len(each) == 1 else None, "ledger": dict(ledger),
+            "evaluation": self.evaluation,
             "behaviors": {name: {k: v for k, v in asdict(one).items() if k != "balance"} for name, one in self.behaviors.items()},
         }

@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from envs.base import BatchedEnv
 from envs.curriculum import Curricula, Lesson
 from envs.factories import EnvOptions
-from envs.randomization import Sampler
+from envs.randomization import Sampler, Samplers
 from envs.specs import BehaviorSpec
 from raytrain.collector import TAPE_ROWS
 from raytrain.credit import CreditBook, ReplayCredit
@@ -42,7 +43,7 @@ UPDATES_AHEAD = 2 * UPDATES_PER_CALL
 STEPS_AHEAD = 1_024
 """Nor for more agent steps than this ahead: with few updates, news would be rare otherwise, and the end be overshot."""
 
-_ROLES = {"weights": 0, "trainer": 1, "env_manager": 2, "envs": 3, "referee": 5}
+_ROLES = {"weights": 0, "trainer": 1, "env_manager": 2, "envs": 3, "evaluation": 4, "referee": 5}
 
 
 def seed_branch(seed: int, role: str, *index: int) -> np.random.SeedSequence:
@@ -88,6 +89,7 @@ class Plan:
         env_options: what is put around each environment.
         parameters: of the environment, name -> how it is drawn, or its lessons.
         teams: with self-play, the team of each of the behavior's agents in one world; empty without.
+        evaluation_interval: agent steps between evaluations, each of a checkpoint; None where they go with those there are.
     """
 
     run_id: str
@@ -111,6 +113,7 @@ class Plan:
     place: int = 0
     behaviors: int = 1
     teams: tuple[int, ...] = ()
+    evaluation_interval: int | None = None
 
     @property
     def architecture(self) -> Architecture:
@@ -229,16 +232,11 @@ def build_env_manager(
         sources, sinks: behavior name -> its policy mailbox and its trajectory queue.
         orders: what the worlds play first.
     """
-    from envs.gymnasium_env import make_batched_env
-
     for plan in plans:
         plan.prepare(threads=1)
     run = plans[0]
-    env = make_batched_env(
-        run.env, run.env_kwargs, run.num_envs, run.stepping, seed_branch(run.seed, "envs"),
-        first_env_index=index * run.num_envs, import_dirs=run.import_dirs, wait_for_all=run.lock_step,
-        step_timeout_s=run.step_timeout_s, options=run.env_options, masked=_masked(plans),
-        agents={plan.behavior: plan.settings.agents for plan in plans if plan.settings.agents},
+    env = make_envs(
+        plans, run.num_envs, run.stepping, seed_branch(run.seed, "envs"), index * run.num_envs, wait_for_all=run.lock_step,
         parameters=Curricula(run.parameters).samplers() if orders is None else orders.parameters, lesson=0 if orders is None else orders.lesson,
     )
     teams = {plan.behavior: plan.teams for plan in plans if plan.teams}
@@ -250,6 +248,25 @@ def build_env_manager(
     if state is not None:
         manager.load_state(state)
     return manager
+
+
+def make_envs(
+    plans: Sequence[Plan], num_envs: int, stepping: str, seed: np.random.SeedSequence, first_env_index: int = 0, *, wait_for_all: bool,
+    parameters: Samplers, own_generators: bool = False, lesson: int = 0,
+) -> BatchedEnv:
+    """Environments of the run; other arguments and errors are those of `envs.gymnasium_env.make_batched_env`.
+
+    Args:
+        plans: of all behaviors.
+    """
+    from envs.gymnasium_env import make_batched_env
+
+    run = plans[0]
+    agents = {plan.behavior: plan.settings.agents for plan in plans if getattr(plan.settings, "agents", ())}
+    return make_batched_env(
+        run.env, run.env_kwargs, num_envs, stepping, seed, first_env_index, run.import_dirs, wait_for_all, run.step_timeout_s,
+        run.env_options, _masked(plans), parameters, agents, own_generators, lesson,
+    )
 
 
 def _masked(plans: Sequence[Plan]) -> bool | list[str]:
@@ -283,5 +300,6 @@ def build_trainer_loop(
     desk = None if referee is None else WorldDesk(plan.behavior, referee, start.orders, plan.settings.self_play, plan.snapshot_pool(start))
     return TrainerLoop(
         plan.behavior, trainer, plan.settings, plan.spec, source, sink, credit, version=start.version,
-        lock_step=plan.lock_step, env_steps=start.env_steps, others=plan.behaviors > 1, desk=desk,
+        lock_step=plan.lock_step, env_steps=start.env_steps, others=plan.behaviors > 1,
+        evaluation_interval=plan.evaluation_interval, desk=desk,
     )

@@ -23,6 +23,7 @@ from raytrain.config_text import summary_rows, to_yaml
 from raytrain.console import Console
 from raytrain.controller import Controller
 from raytrain.errors import RunFault
+from raytrain.judge import make_judge
 from raytrain.outcome import Outcome
 from raytrain.parameter_settings import made_parameters
 from raytrain.plan import Plan, Start
@@ -48,7 +49,8 @@ class Run:
         path: its folder.
         results: how it ended: ``reason``, ``agent_steps``, ``env_steps``, ``updates``, ``policy_updates``, ``mean_return``
             (of the last 100 episodes, or ``stop.episodes``; None before that many, and with several behaviors), ``elapsed_s``,
-            ``interrupted``, ``ledger``, and ``behaviors``: name -> those of them that each behavior has of its own.
+            ``interrupted``, ``ledger``, ``evaluation`` (``last`` and ``best``, see `raytrain.judge.Evaluation`; None without the section),
+            and ``behaviors``: name -> those of them that each behavior has of its own.
     """
 
     path: Path
@@ -167,10 +169,10 @@ def _run(config, local, fits, place, callbacks, console, command, started_at, un
             console.message("compiling …")  # which nothing else can be done beside here
         backend = _backend(plans, starts, states, resumed.get("referee") if resumed else None, local, config)
         del snapshot, source, starts  # which may hold a replay buffer
-        return _control(plans, backend, resumed, config, folder, store, callbacks, console, command, versions, started_at)
+        return _control(plans, backend, resumed, config, folder, store, callbacks, console, command, versions, started_at, local)
 
 
-def _control(plans, backend, resumed, config, folder, store, callbacks, console, command, versions, started_at, controlled_by=Controller):
+def _control(plans, backend, resumed, config, folder, store, callbacks, console, command, versions, started_at, local, controlled_by=Controller):
     gauges, writers = Gauges(), {plan.behavior: _writers(folder, plan.behavior, resumed) for plan in plans}
     if not resumed:
         for plan in plans:
@@ -179,7 +181,8 @@ def _control(plans, backend, resumed, config, folder, store, callbacks, console,
     if resumed:
         stop.load_state(resumed["stop"])
     each = {behavior: [*own, gauges] for behavior, own in writers.items()}
-    controller = controlled_by(plans, backend, folder, store, console, callbacks, each, stop, resumed)
+    judge = make_judge(config.evaluation, plans, store, console, writers, local)
+    controller = controlled_by(plans, backend, folder, store, console, callbacks, each, stop, resumed, judge)
     try:
         outcome, trees = controller.run()
     except RunFault as fault:
@@ -226,6 +229,7 @@ def plans_of(config: RunConfig, found: EnvProbe, import_dirs: tuple[str, ...]) -
             managers=tuple(f"env-manager-{i}" for i in range(spread.num_env_managers)), agents=env.num_envs * (len(found.agents[behavior]) or 1),
             max_policy_lag=config.policy_lag, lock_step=config.lock_step, trainer_threads=max(1, int(spread.trainer_cpus)),
             place=place, behaviors=len(found.behaviors), parameters=parameters, teams=teams.get(behavior, ()),
+            evaluation_interval=config.evaluation.interval if config.evaluation else None,
         )
         for place, (behavior, spec) in enumerate(found.behaviors.items())
     ]

@@ -10,6 +10,7 @@ import yaml
 from pydantic import Field, PrivateAttr, Strict, StringConstraints, ValidationInfo, field_validator, model_validator
 from pydantic_core import PydanticCustomError
 
+from raytrain.evaluation_settings import EvaluationSettings
 from raytrain.parameter_settings import ParameterSettings
 from raytrain.yaml_source import Document
 from trainers.settings import (
@@ -146,6 +147,8 @@ class RunConfig(Settings):
     """Where the run is saved and what it starts from."""
     stop: StopSettings = StopSettings()
     """When the run ends before ``max_steps``."""
+    evaluation: EvaluationSettings | None = None
+    """How policies are judged apart from training; ``null``: not at all, and the best checkpoint is that of the highest training return."""
     debug: Flag = False
     """Show the whole chain of causes of a fault, not only the part in the user's own code."""
 
@@ -194,6 +197,13 @@ class RunConfig(Settings):
                 "write behaviors: with the name of the environment's behavior below it (CartPole-v1 → CartPole)",
             )
         return behaviors
+
+    @model_validator(mode="after")
+    def _cloning_has_its_own(self) -> RunConfig:
+        if self.evaluation is not None and self.is_offline:
+            raise contradiction("evaluation", "behaviors", (
+                "expected no evaluation with trainer_type: bc, which plays evaluation_episodes of its behavior before each checkpoint; write that instead"))
+        return self
 
     @property
     def source_dir(self) -> Path:
@@ -244,6 +254,10 @@ class RunConfig(Settings):
             if parameter.curriculum and parameter.curriculum[-1].completion_criteria is not None:
                 last = f"environment_parameters.{name}.curriculum.{len(parameter.curriculum) - 1}"
                 found.append(f"{last}.completion_criteria are not used: the last lesson never ends.")
+        longest = max(settings.max_steps or 0 for settings in behaviors.values() if settings is not None)
+        every = self.evaluation.interval if self.evaluation else None
+        if every is not None and every > longest:
+            found.append(f"evaluation.interval={every:,} is larger than max_steps={longest:,}: only the last policy is evaluated.")
         if self.checkpoint_settings.resume and self.checkpoint_settings.initialize_from:
             unused = f"checkpoint_settings.initialize_from={self.checkpoint_settings.initialize_from}"
             found.append(f"{unused} is not used: resume continues from the run's own checkpoint.")

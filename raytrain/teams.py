@@ -24,6 +24,11 @@ def teams_of(config: RunConfig, found: EnvProbe) -> dict[str, tuple[int, ...]]:
     playing = {b: s for b, s in settings.items() if isinstance(s, BehaviorSettings) and s.self_play is not None}
     if not playing:
         return {}
+    if config.evaluation is not None:
+        message = (
+            f"expected evaluation without self_play, since {', '.join(playing)} would be evaluated against itself, which says nothing of its "
+            "strength; remove it: best/ then goes by the rating")
+        raise ConfigError([config.document.problem(("evaluation",), config.evaluation.episodes, message)], config.document.name)
     given = [behavior for behavior, own in playing.items() if own.team is not None]
     without = [behavior for behavior in playing if behavior not in given]
     if given and without:

@@ -83,6 +83,7 @@ class TrainerLoop:
         lock_step: whole rounds only, taken in the order of (manager, sequence number).
         others: other behaviors of the run may go on after this one is finished, and their environments need its actions.
         desk: what worlds play; None where nothing of it ever changes.
+        evaluation_interval: agent steps between evaluations, which need a checkpoint each, too.
     """
 
     def __init__(
@@ -99,6 +100,7 @@ class TrainerLoop:
         lock_step: bool = False,
         env_steps: int = 0,
         others: bool = False,
+        evaluation_interval: int | None = None,
         clock: Callable[[], float] = time.monotonic,
         desk: WorldDesk | None = None,
     ) -> None:
@@ -116,6 +118,7 @@ class TrainerLoop:
         self._lock_step = lock_step
         self._round: list[Item] = []
         self._others, self._acts_for_others = others, False
+        self._save_intervals = [every for every in (settings.checkpoint_interval, evaluation_interval) if every is not None]
         self._stats = StatsBuffer()
         self._clock = clock
         self._started_s = self._window_s = clock()
@@ -319,9 +322,9 @@ class TrainerLoop:
         every = self._settings.summary_freq
         if after // every > before // every:
             self._emit_summary(after // every * every)
-        every = self._settings.checkpoint_interval
-        if after // every > before // every:
-            self._checkpoint_label = after // every * every
+        crossed = [after // every * every for every in self._save_intervals if after // every > before // every]
+        if crossed:
+            self._checkpoint_label = max(crossed)
 
     def _emit_summary(self, label: int) -> None:
         now, trainer = self._clock(), self._trainer

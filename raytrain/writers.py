@@ -7,10 +7,13 @@ import io
 import math
 import os
 import time
-from collections.abc import Callable, Mapping
+from bisect import bisect_left
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from raytrain.errors import RunFault
 from raytrain.files import replace_file
 from raytrain.stats import Summary
 
@@ -20,6 +23,15 @@ _EVENT_FILES = "events.out.tfevents.*"
 _FLUSH_S = 1.0
 
 
+@contextmanager
+def writing_metrics() -> Iterator[None]:
+    """A disk that refuses is a fault of the run."""
+    try:
+        yield
+    except OSError as error:
+        raise RunFault(f"Cannot write metrics: {error}. Free some space or make the run folder writable, then --resume.") from error
+
+
 class _StepOrder:
     """Refuses what would make a curve run backwards or hold a gap: each summary is later than the one before, all finite."""
 
@@ -27,16 +39,16 @@ class _StepOrder:
         self._folder = folder
         self.last = -1 if resume_step is None else resume_step
 
-    def take(self, summary: Summary) -> None:
-        if summary.step <= self.last:
+    def take(self, step: int, values: Mapping[str, float]) -> None:
+        if step <= self.last:
             raise ValueError(
-                f"Expected a summary after step {self.last} in {self._folder}, got step {summary.step}. "
+                f"Expected a summary after step {self.last} in {self._folder}, got step {step}. "
                 "Call rewind(step) first when the behavior goes back to a checkpoint."
             )
-        for tag, value in summary.values.items():
+        for tag, value in values.items():
             if not math.isfinite(value):
-                raise ValueError(f"Expected finite numbers in the summary at step {summary.step}, got {tag!r} = {value}.")
-        self.last = summary.step
+                raise ValueError(f"Expected finite numbers in the summary at step {step}, got {tag!r} = {value}.")
+        self.last = step
 
 
 def _refuse_leftovers(folder: Path, pattern: str) -> None:
@@ -48,22 +60,29 @@ def _refuse_leftovers(folder: Path, pattern: str) -> None:
 
 
 def _cut_events(path: Path, step: int) -> None:
-    """Cut an event file before its first event after `step`, or before what a killed run left half written. Steps rise within a file."""
+    """Take events after `step` out of an event file, and what a killed run left half written. An evaluation may come after later summaries."""
     from tensorboardX.proto.event_pb2 import Event
     from tensorboardX.record_writer import masked_crc32c
 
     size = path.stat().st_size
     with path.open("r+b") as file:
+        kept = 0  # bytes from the start, where events that stay are moved to
         while True:
             start = file.tell()
             # A record: length uint64, its checksum uint32, the event, its checksum uint32.
             head = file.read(12)
             length = int.from_bytes(head[:8], "little")
-            whole = len(head) == 12 and masked_crc32c(head[:8]) == int.from_bytes(head[8:], "little") and start + length + 16 <= size
-            if not whole or Event.FromString(file.read(length)).step > step:
+            if len(head) < 12 or masked_crc32c(head[:8]) != int.from_bytes(head[8:], "little") or start + length + 16 > size:
                 break
-            file.seek(4, os.SEEK_CUR)
-        file.truncate(start)
+            record = head + file.read(length + 4)
+            if Event.FromString(record[12:-4]).step > step:
+                continue
+            if kept < start:
+                file.seek(kept)
+                file.write(record)
+                file.seek(start + len(record))
+            kept += len(record)
+        file.truncate(kept)
 
 
 class TensorBoardWriter:
@@ -96,7 +115,7 @@ class TensorBoardWriter:
         from tensorboardX.event_file_writer import EventsWriter
         from tensorboardX.proto.event_pb2 import SessionLog
 
-        self._order = _StepOrder(self._folder, resume_step)
+        self._order, self._evaluations = _StepOrder(self._folder, resume_step), _StepOrder(self._folder, resume_step)
         self._folder.mkdir(parents=True, exist_ok=True)
         files = sorted(self._folder.glob(_EVENT_FILES))
         if resume_step is not None:
@@ -116,12 +135,17 @@ class TensorBoardWriter:
         Raises:
             ValueError: a step that is not after the last one, or a value that is not finite.
         """
-        from tensorboardX.proto.summary_pb2 import Summary as SummaryProto
+        self._order.take(summary.step, summary.values)
+        self._add_scalars(summary.step, summary.values)
 
-        self._order.take(summary)
-        # tensorboardX.summary.scalar would turn the spaces of a tag into underscores.
-        values = [SummaryProto.Value(tag=tag, simple_value=value) for tag, value in summary.values.items()]
-        self._add(summary.step, summary=SummaryProto(value=values))
+    def evaluation(self, step: int, values: Mapping[str, float]) -> None:
+        """One event with the tags of an evaluation, which none of the summaries has; `step` may lie before the last summary.
+
+        Raises:
+            ValueError: as `write`, with the steps of evaluations.
+        """
+        self._evaluations.take(step, values)
+        self._add_scalars(step, values)
 
     def hyperparameters(self, values: Mapping[str, Any]) -> None:
         """Show settings (dotted name -> value) under TensorBoard's tab "Text", as "Hyperparameters". Call before `write`."""
@@ -140,6 +164,13 @@ class TensorBoardWriter:
         if self._events is not None:
             self._events.close()
             self._events = None
+
+    def _add_scalars(self, step: int, values: Mapping[str, float]) -> None:
+        from tensorboardX.proto.summary_pb2 import Summary as SummaryProto
+
+        # tensorboardX.summary.scalar would turn the spaces of a tag into underscores.
+        scalars = [SummaryProto.Value(tag=tag, simple_value=value) for tag, value in values.items()]
+        self._add(step, summary=SummaryProto(value=scalars))
 
     def _add(self, step: int, **content: Any) -> None:
         from tensorboardX.proto.event_pb2 import Event
@@ -169,7 +200,7 @@ class CsvWriter:
         self._path.parent.mkdir(parents=True, exist_ok=True)
         self._columns: list[str] = []
         self._file: io.TextIOWrapper | None = None
-        self._order = _StepOrder(self._path, resume_step)
+        self._order, self._evaluations = _StepOrder(self._path, resume_step), _StepOrder(self._path, resume_step)
         if resume_step is None:
             _refuse_leftovers(self._path.parent, CSV_NAME)
         elif self._path.exists():
@@ -181,21 +212,33 @@ class CsvWriter:
         Raises:
             ValueError: a step that is not after the last one, or a value that is not finite.
         """
-        self._order.take(summary)
+        self._order.take(summary.step, summary.values)
         row = {name: getattr(summary, name) for name in _FIXED_COLUMNS} | summary.values
         new = [name for name in row if name not in self._columns]
         if new:
-            rows = self._read() if self._columns else []
-            self._columns += new
-            self._rewrite(rows)
+            self._rewrite(self._with_columns(new))
         if self._file is None:
             self._file = self._path.open("a", encoding="utf-8", newline="")
         csv.DictWriter(self._file, self._columns, lineterminator="\n").writerow(row)
         self._file.flush()
 
+    def evaluation(self, step: int, values: Mapping[str, float]) -> None:
+        """Put the tags of an evaluation into the row of its step, or into a new one between those of summaries; the file is written anew.
+
+        Raises:
+            ValueError: as `write`, with the steps of evaluations.
+        """
+        self._evaluations.take(step, values)
+        rows = self._with_columns([name for name in (*_FIXED_COLUMNS, *values) if name not in self._columns])
+        place = bisect_left(rows, step, key=lambda row: int(row["step"]))
+        if place == len(rows) or int(rows[place]["step"]) != step:
+            rows.insert(place, {"step": step})
+        rows[place].update(values)
+        self._rewrite(rows)
+
     def rewind(self, step: int) -> None:
         """The behavior goes back to its checkpoint at `step`: rows after it are dropped."""
-        self._order = _StepOrder(self._path, step)
+        self._order, self._evaluations = _StepOrder(self._path, step), _StepOrder(self._path, step)
         if self._path.exists():
             self._drop_after(step)
 
@@ -204,6 +247,12 @@ class CsvWriter:
         if self._file is not None:
             self._file.close()
             self._file = None
+
+    def _with_columns(self, new: list[str]) -> list[dict[str, Any]]:
+        """The rows on disk; the next ones have these columns, too."""
+        rows = self._read() if self._columns else []
+        self._columns += new
+        return rows
 
     def _drop_after(self, step: int) -> None:
         kept = [row for row in self._read() if int(row["step"]) <= step]
@@ -226,7 +275,7 @@ class CsvWriter:
             rows.append(row)
         return rows
 
-    def _rewrite(self, rows: list[dict[str, str]]) -> None:
+    def _rewrite(self, rows: list[dict[str, Any]]) -> None:
         self.close()
         text = io.StringIO()
         table = csv.DictWriter(text, self._columns, lineterminator="\n")

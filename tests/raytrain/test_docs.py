@@ -11,6 +11,7 @@ from typing import get_args
 import pytest
 
 from raytrain.config import load_config
+from raytrain.evaluation_settings import EvaluationSettings
 from raytrain.parameter_settings import CriteriaSettings, LessonSettings, ParameterSettings, SamplerParameters, SamplerSettings
 from raytrain.settings import CheckpointSettings, DistributedSettings, EnvSettings, RunConfig, StopSettings
 from raytrain.suggest import NOT_AVAILABLE
@@ -78,6 +79,7 @@ SECTIONS = {
     "`distributed`": DistributedSettings,
     "`checkpoint_settings`": CheckpointSettings,
     "`stop`": StopSettings,
+    "`evaluation`": EvaluationSettings,
 }
 """Heading in docs/configuration.md -> the model whose keys stand below it."""
 

@@ -140,7 +140,7 @@ def test_everything_goes_on_from_its_state():
             said.append((orders.number, orders.team, dict(orders.opponents["duel"])))
         return said
 
-    make = dict(elo_k=16, team_change=100, swap_steps=30, save_steps=10)
+    make = {"elo_k": 16, "team_change": 100, "swap_steps": 30, "save_steps": 10}
     whole = Referee([plan(**make)])
     expected = play(whole, 0, 80)
     half = Referee([plan(**make)])

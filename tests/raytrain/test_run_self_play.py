@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -67,7 +68,7 @@ def test_only_the_team_that_learns_is_learnt_from(tmp_path, monkeypatch):
     teams = [team for team, _ in learnt]
     assert {0, 1} == set(teams)
     phases = [s.values["Self-play/Learning Team"] for s in summaries]
-    assert sum(a != b for a, b in zip(phases, phases[1:], strict=False)) == 4, "five phases of two summaries each"
+    assert sum(a != b for a, b in pairwise(phases)) == 4, "five phases of two summaries each"
     team_of = {}
     assert all(team_of.setdefault(episode, team) == team for team, episode in learnt)
     errors = [s.values["Policy/First Minibatch Ratio Error"] for s in summaries if "Policy/First Minibatch Ratio Error" in s.values]
@@ -87,7 +88,7 @@ def test_who_always_wins_gets_the_points(tmp_path):
         scores[s.values["Self-play/Learning Team"]].add(round(s.values.get("Self-play/Score", -1.0)))
     assert 1 in scores[0.0] and 0 in scores[1.0]
     side = run_state(run)["referee"]["sides"]["RiggedDuel"]
-    assert side["now"]["0"] > 1220 > 1180 > side["now"]["1"]
+    assert side["now"]["0"] > 1220 and side["now"]["1"] < 1180
     assert all(s.values["Self-play/ELO"] == pytest.approx(1200, abs=60) for s in summaries)
 
 
@@ -130,7 +131,7 @@ def test_behaviors_take_turns(tmp_path):
     run = train(tmp_path, chase(), on_summary=summaries.append)
     assert all(1000 <= one["agent_steps"] <= 1200 for one in run.results["behaviors"].values())
     order = [s.behavior for s in summaries]
-    assert 4 <= sum(a != b for a, b in zip(order, order[1:], strict=False)) <= 10, "phases of two summaries each"
+    assert 4 <= sum(a != b for a, b in pairwise(order)) <= 10, "phases of two summaries each"
     state = run_state(run)["referee"]["sides"]
     assert state["hunter"]["opponent_steps"] > 500 and state["runner"]["opponent_steps"] > 500
     for one in run.results["behaviors"].values():
@@ -160,6 +161,7 @@ def test_turn_based_games_by_self_play(tmp_path):
     (duel({"swaps_per_team_change": 3}), "remove one of them"),
     (duel({"window": 0}), "window"),
     ({**chase(), "behaviors": {**chase()["behaviors"], "runner": behavior(agents="runner", team=1)}}, "expected team together with self_play only"),
+    ({**duel(), "evaluation": {"episodes": 3}}, "expected evaluation without self_play"),
     (chase(team=3), "expected a team for every behavior with self_play, since hunter has one; received none for runner"),
 ])
 def test_mistakes_are_named_before_anything_is_written(tmp_path, data, words):
@@ -211,7 +213,7 @@ def test_the_first_episode_after_a_resume_has_its_lesson(tmp_path, monkeypatch):
     assert saved["lesson"] == 1 and saved["episodes"] > 0, "stopped within the second lesson"
     batches, again = taught(monkeypatch), []
     train(tmp_path, echo(), resume=True, on_checkpoint=lambda *c: again.append(CheckpointStore.load(c[0])))
-    first = [b for b in batches if b.rows][0]
+    first = next(b for b in batches if b.rows)
     assert set(first.obs["obs"].ravel().tolist()) == {2.0}
     assert again[0].run["referee"]["curricula"]["curricula"]["mass"] == saved
 

@@ -276,3 +276,44 @@ def test_csv_of_another_program_is_refused_and_left_alone(tmp_path, text, messag
     with pytest.raises(ValueError, match=message):
         CsvWriter(tmp_path, resume_step=100)
     assert path.read_text() == text
+
+
+EVALUATED = "Evaluation/Return Mean"
+
+
+def test_csv_puts_evaluations_where_their_steps_are(tmp_path):
+    """They come late: after the summaries that follow their checkpoint. Rows of summaries keep their cells; later ones go below."""
+    writer = CsvWriter(tmp_path)
+    writer.evaluation(50, {EVALUATED: 0.5})
+    for step in (100, 200, 300):
+        writer.write(summary(step))
+    writer.evaluation(150, {EVALUATED: 1.5})
+    writer.evaluation(200, {EVALUATED: 2.5})
+    writer.write(summary(400))
+    with pytest.raises(ValueError, match="after step 200"):
+        writer.evaluation(200, {EVALUATED: 1.0})
+    writer.close()
+    header, *rows = read_table(tmp_path)
+    assert header == ["step", "elapsed_s", "episodes", "reward_std", "longest_episode", EVALUATED, CUMULATIVE_REWARD]
+    assert [(row[0], row[1], row[-2], row[-1]) for row in rows] == [
+        ("50", "", "0.5", ""), ("100", "10.0", "", "1.0"), ("150", "", "1.5", ""), ("200", "20.0", "2.5", "2.0"), ("300", "30.0", "", "3.0"),
+        ("400", "40.0", "", "4.0")]
+    resumed = CsvWriter(tmp_path, resume_step=170)
+    resumed.close()
+    assert [row[0] for row in read_table(tmp_path)] == ["step", "50", "100", "150"]
+
+
+@pytest.mark.parametrize("purge", [True, False])
+def test_tensorboard_keeps_evaluations_that_came_after_later_summaries(tmp_path, purge):
+    """A resume takes out what is after the checkpoint, and nothing that was written after that."""
+    writer = TensorBoardWriter(tmp_path)
+    for step in (100, 200, 300):
+        writer.write(summary(step))
+    for step in (50, 150, 250):
+        writer.evaluation(step, {EVALUATED: step / 100})
+    writer.close()
+    resumed = TensorBoardWriter(tmp_path, resume_step=170)
+    resumed.evaluation(250, {EVALUATED: 9.0})
+    resumed.write(summary(200))
+    resumed.close()
+    assert read_curves(tmp_path, purge) == {CUMULATIVE_REWARD: [(100, 1.0), (200, 2.0)], EVALUATED: [(50, 0.5), (150, 1.5), (250, 9.0)]}
