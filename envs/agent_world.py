@@ -8,6 +8,7 @@ An agent's *episode* runs from its first decision to its own end. It may begin a
 - What it is given in the world before its first decision goes into its first transition, because a first decision has no reward.
 - An agent that ends without a decision of its own has no transition: it makes no sample, and its rewards are nobody's. Nor are
   those of an agent that the world does not list in ``agents``.
+- What its group is given reaches it in the same way, in a sum of its own; see `envs.agent_groups`.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ import gymnasium as gym
 import numpy as np
 
 from envs.agent_behaviors import agent_spaces, possible_agents, world_spec
+from envs.agent_groups import GROUP_REWARD, GroupAccounts, gives_group_reward
 from envs.agent_reader import AgentReader
 from envs.base import EnvFault
 from envs.boundary import BOUNDS_CHECK_STEPS, read_flag, read_reward
@@ -44,6 +46,9 @@ class AgentDecision:
     reward: float
     first: bool
     action_mask: np.ndarray | None
+    group_reward: float
+    env_step: int
+    world_episode: int
 
 
 @dataclass(slots=True)
@@ -56,6 +61,10 @@ class AgentEnd:
     terminated: bool
     truncated: bool
     action_mask: np.ndarray | None
+    group_reward: float
+    env_step: int
+    world_episode: int
+    group_ended: bool = False
 
 
 @dataclass(slots=True)
@@ -65,12 +74,14 @@ class WorldOutcome:
     Attributes:
         decisions: agents that need an action now, at least one, in the order of ``possible_agents``.
         ends: episodes that ended; those come before the decisions. An agent is in it once at most.
+        group_ends: (name, return) of groups that ended.
         steps: calls of the world's ``step``, without those that only take a dead agent out of an AEC world.
         first: the world has begun a new episode.
     """
 
     decisions: list[AgentDecision] = field(default_factory=list)
     ends: list[AgentEnd] = field(default_factory=list)
+    group_ends: list[tuple[str, float]] = field(default_factory=list)
     steps: int = 0
     first: bool = False
 
@@ -83,26 +94,39 @@ class AgentSpaces:
     action_space: gym.Space
 
 
+@dataclass(slots=True)
+class WorldClock:
+    """Where a world is: its episode, counted from 0, and the steps made in it."""
+
+    episode: int = -1
+    env_step: int = 0
+
+
 class Agent:
     """Copies and checks what one agent of a world sees, and keeps its account.
+
+    Args:
+        clock: of the world.
+        has_group: it shares a reward with others.
 
     Attributes:
         name, id: as text, and as PettingZoo knows it.
         running: it has had a first decision and no end since.
     """
 
-    def __init__(self, name: str, agent_id: Any, spaces: AgentSpaces, spec: BehaviorSpec) -> None:
+    def __init__(self, name: str, agent_id: Any, spaces: AgentSpaces, spec: BehaviorSpec, clock: WorldClock, has_group: bool) -> None:
         self.name, self.id = name, agent_id
         self.spaces = spaces
         self.running = False
         self._reader = AgentReader(spaces, spec)
         self._last_obs: Observations | None = None
-        self._owed = 0.0
+        self._clock, self._has_group = clock, has_group
+        self._owed = self._group_owed = 0.0
         self._reads = 0
 
     def forget(self) -> None:
         """Begin a new episode of the world."""
-        self.running, self._owed, self._last_obs = False, 0.0, None
+        self.running, self._owed, self._group_owed, self._last_obs = False, 0.0, 0.0, None
 
     def earn(self, reward: Any) -> None:
         """Add to what the agent gets with its next decision or its end."""
@@ -114,14 +138,21 @@ class Agent:
             raise self._fault(f"non-finite reward {value}")
         self._owed += value
 
+    def share(self, reward: float) -> None:
+        """Add to what reaches the agent, as one of its group, with its next decision or its end."""
+        self._group_owed += reward
+
     def decide(self, value: Any, info: Any) -> AgentDecision:
         """The agent sees `value` and has to act."""
-        first, reward = not self.running, 0.0
+        first, reward, group_reward = not self.running, 0.0, 0.0
         if not first:
-            reward, self._owed = self._owed, 0.0
+            reward, group_reward = self._owed, self._group_owed
+            self._owed = self._group_owed = 0.0
         obs = self._last_obs = self._read(value)
         self.running = True
-        return AgentDecision(self.name, obs, reward, first, self._named(self._reader.mask, value, info))
+        mask = self._named(self._reader.mask, value, info)
+        self._refuse_group_reward(info)
+        return AgentDecision(self.name, obs, reward, first, mask, group_reward, self._clock.env_step, self._clock.episode)
 
     def end(self, value: Any, info: Any, terminated: bool, truncated: bool) -> AgentEnd | None:
         """The agent's episode is over; None where it never had a decision.
@@ -129,7 +160,7 @@ class Agent:
         Without an observation (None) the one that it acted on stands for it after a termination, where nothing is bootstrapped from
         it; after a truncation that is a fault.
         """
-        reward, was_running = self._owed, self.running
+        reward, group_reward, was_running = self._owed, self._group_owed, self.running
         last_obs = self._last_obs
         self.forget()
         if not was_running:
@@ -139,7 +170,9 @@ class Agent:
                               "its observation with the step that ends it")
         obs = last_obs if value is None else self._read(value)
         mask = self._named(self._reader.final_mask, value, info, terminated)
-        return AgentEnd(self.name, obs, reward, terminated, truncated and not terminated, mask)
+        self._refuse_group_reward(info)
+        flags = terminated, truncated and not terminated
+        return AgentEnd(self.name, obs, reward, *flags, mask, group_reward, self._clock.env_step, self._clock.episode)
 
     def ended(self, terminated: Any, truncated: Any) -> tuple[bool, bool]:
         """The two flags, checked."""
@@ -152,6 +185,12 @@ class Agent:
         """It is not among ``agents`` any more, and nothing said that it ended."""
         return self._fault("it left the world's agents without terminated or truncated. Set one of the two, with its last observation, "
                            "in the step that takes it out")
+
+    def _refuse_group_reward(self, info: Any) -> None:
+        # Left alone it would be lost without a word.
+        if not self._has_group and gives_group_reward(info):
+            raise self._fault(f"info[{GROUP_REWARD!r}] is given, but it is in no group. Name its group: behaviors.NAME.groups: "
+                              f"{{GROUP: \"{self.name}\"}}, with the patterns of all who share that reward")
 
     def _read(self, value: Any) -> Observations:
         self._reads += 1
@@ -175,17 +214,26 @@ class AgentWorld:
         name: of the world.
         spec: its behaviors and their agents.
         agents: PettingZoo's id -> agent, in the order of ``possible_agents``.
+        groups: what they share.
+        clock: where the world is.
     """
 
     def __init__(self, factory: EnvFactory, world: Any) -> None:
         self.world = world
         self.name = behavior_name(factory.env, world)
-        self.spec = world_spec(world, factory.env, self.name, factory.agents, factory.masked)
+        self.spec = world_spec(world, factory.env, self.name, factory.agents, factory.masked, factory.groups)
         behavior_of = {agent: behavior for behavior, own in self.spec.agents.items() for agent in own}
+        self.clock = WorldClock()
         self.agents = {
-            agent_id: Agent(name, agent_id, AgentSpaces(*agent_spaces(world, agent_id)), self.spec.behaviors[behavior_of[name]])
+            agent_id: Agent(name, agent_id, AgentSpaces(*agent_spaces(world, agent_id)), self.spec.behaviors[behavior_of[name]], self.clock,
+                            name in self.spec.groups)
             for name, agent_id in possible_agents(world, factory.env).items()
         }
+        members: dict[str, list[Agent]] = {}
+        for agent in self.agents.values():
+            if agent.name in self.spec.groups:
+                members.setdefault(self.spec.groups[agent.name], []).append(agent)
+        self.groups = GroupAccounts(members)
         self._ids = {agent.name: agent_id for agent_id, agent in self.agents.items()}
         self._parameters = EnvParameters(world, factory.env)
 
@@ -231,6 +279,9 @@ class AgentWorld:
 
     def _begin_episode(self, seeds: EnvSeeds | None, outcome: WorldOutcome) -> None:
         outcome.first = True
+        self.clock.episode += 1
+        self.clock.env_step = 0
+        self.groups.forget()
         for agent in self.agents.values():
             agent.forget()
         if seeds is not None:
@@ -240,6 +291,11 @@ class AgentWorld:
         self._reset({"seed": None if seeds is None else seeds.reset, **self._parameters.give()}, outcome)
         if not self._members():
             raise EnvFault("the world has no agents after reset(): nobody would ever act")
+
+    def _stepped(self, outcome: WorldOutcome) -> None:
+        """The world has made a step with its agents' actions."""
+        outcome.steps += 1
+        self.clock.env_step += 1
 
     def _call(self, doing: str, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         """What the user's code returns; what it raises is a fault."""

@@ -213,6 +213,7 @@ def build_env_manager(
         first_env_index=index * run.num_envs, import_dirs=run.import_dirs, wait_for_all=run.lock_step,
         step_timeout_s=run.step_timeout_s, options=run.env_options, masked=_masked(plans),
         agents={plan.behavior: plan.settings.agents for plan in plans if plan.settings.agents}, parameters=Curricula(run.parameters).samplers(),
+        groups={plan.behavior: plan.settings.groups for plan in plans if plan.settings.groups},
     )
     manager = EnvManager(
         run.managers[index], env, sources, sinks, {p.behavior: p.policy() for p in plans}, {p.behavior: p.settings.time_horizon for p in plans},

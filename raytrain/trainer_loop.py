@@ -16,7 +16,15 @@ from raytrain.ledger import Ledger
 from raytrain.messages import ENDLESS, Credit, Episodes, Notice, PolicyMessage
 from raytrain.queues import Item, PolicySink, TrajectorySource
 from raytrain.snapshot import BehaviorSnapshot
-from raytrain.stats import POLICY_LAG_MAX, POLICY_LAG_MEAN, QUEUE_FILL, STEPS_PER_SECOND, UPDATES_PER_SECOND, StatsBuffer
+from raytrain.stats import (
+    GROUP_REWARD,
+    POLICY_LAG_MAX,
+    POLICY_LAG_MEAN,
+    QUEUE_FILL,
+    STEPS_PER_SECOND,
+    UPDATES_PER_SECOND,
+    StatsBuffer,
+)
 from raytrain.timers import Timers
 from trainers.registry import policy_distribution
 from trainers.settings import BehaviorSettings
@@ -223,6 +231,8 @@ class TrainerLoop:
         after = self._trainer.agent_steps
         if len(batch.episode_return):
             self._take_in_episodes(batch.episode_return, batch.episode_length, after)
+        if batch.group_return is not None and len(batch.group_return):
+            self._stats.add(GROUP_REWARD, float(batch.group_return.mean()), weight=len(batch.group_return))
         self._at_intervals(before, after)
 
     def _take_in_episodes(self, returns: np.ndarray, lengths: np.ndarray, step: int) -> None:

@@ -17,6 +17,7 @@ from pydantic_core import PydanticCustomError
 
 from trainers.bc_settings import BCHyperparameters
 from trainers.setting_types import (
+    AgentGroups,
     AgentNames,
     Encoder,
     Flag,
@@ -285,6 +286,9 @@ class BehaviorSettings(Settings):
     """Environments step while the trainer updates. ``false`` for any behavior makes the whole run lock-step."""
     agents: AgentNames = ()
     """Agents of a PettingZoo world that have this behavior: names, or patterns such as adversary_*. Empty where all agents have the same one."""
+    groups: AgentGroups = Field(default={})
+    """Team-mates that share a reward, which the world gives in ``info["group_reward"]``: name of a group → names or patterns of its agents in one
+    world. A group of the same name in several behaviors is one group."""
 
 
 class PPOSettings(BehaviorSettings):
