@@ -76,6 +76,12 @@ def gives_group_reward(info: Any) -> bool:
     return isinstance(info, Mapping) and GROUP_REWARD in info
 
 
+def without_group(agent: str) -> EnvFault:
+    """A world gives a group reward to an agent that has no group; left alone it would be lost without a word."""
+    return EnvFault(f"agent {agent!r}: info[{GROUP_REWARD!r}] is given, but it is in no group. Name its group: behaviors.NAME.groups: "
+                    f"{{GROUP: \"{agent}\"}}, with the patterns of all who share that reward")
+
+
 class GroupAccounts:
     """What the groups of one world have received in its present episode.
 
@@ -86,6 +92,7 @@ class GroupAccounts:
     def __init__(self, groups: Mapping[str, Sequence[Member]]) -> None:
         self._groups = {name: tuple(members) for name, members in groups.items()}
         self._group_of = {member.name: name for name, members in groups.items() for member in members}
+        self._members = {member.id: member for members in groups.values() for member in members}
         self._return = dict.fromkeys(groups, 0.0)
         self._took_part = dict.fromkeys(groups, False)
 
@@ -106,21 +113,25 @@ class GroupAccounts:
             present: ids of the agents that receive something.
 
         Raises:
-            EnvFault: not a finite number, or two for one group.
+            EnvFault: not a finite number, two for one group, or one for an agent without a group.
         """
         if not isinstance(infos, Mapping):
             return
-        for group, members in self._groups.items():
-            given = [(m, infos[m.id][GROUP_REWARD]) for m in members if gives_group_reward(infos.get(m.id))]
-            there = [member for member in members if member.id in present]
-            if not given or not there:
+        given: dict[str, tuple[Member, float]] = {}
+        for agent_id, info in infos.items():
+            if not gives_group_reward(info):
                 continue
-            (first, reward), *others = [(member, _read(member, value)) for member, value in given]
-            for member, other in others:
-                if other != reward:
-                    raise EnvFault(f"group {group!r}: expected one {GROUP_REWARD} in a step, received {reward} in the info of {first.name!r} "
-                                   f"and {other} in that of {member.name!r}. Give the same to all of the group, or to one of it only")
-            self._return[group] += reward
+            member = self._members.get(agent_id)
+            if member is None:
+                raise without_group(str(agent_id))
+            reward, group = _read(member, info[GROUP_REWARD]), self._group_of[member.name]
+            first, agreed = given.setdefault(group, (member, reward))
+            if reward != agreed:
+                raise EnvFault(f"group {group!r}: expected one {GROUP_REWARD} in a step, received {agreed} in the info of {first.name!r} "
+                               f"and {reward} in that of {member.name!r}. Give the same to all of the group, or to one of it only")
+        for group, (_, reward) in given.items():
+            there = [member for member in self._groups[group] if member.id in present]
+            self._return[group] += reward if there else 0.0
             for member in there:
                 member.share(reward)
 

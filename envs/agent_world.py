@@ -22,7 +22,7 @@ import gymnasium as gym
 import numpy as np
 
 from envs.agent_behaviors import agent_spaces, possible_agents, world_spec
-from envs.agent_groups import GROUP_REWARD, GroupAccounts, gives_group_reward
+from envs.agent_groups import GroupAccounts, gives_group_reward, without_group
 from envs.agent_reader import AgentReader
 from envs.base import EnvFault
 from envs.boundary import BOUNDS_CHECK_STEPS, read_flag, read_reward
@@ -187,10 +187,8 @@ class Agent:
                            "in the step that takes it out")
 
     def _refuse_group_reward(self, info: Any) -> None:
-        # Left alone it would be lost without a word.
         if not self._has_group and gives_group_reward(info):
-            raise self._fault(f"info[{GROUP_REWARD!r}] is given, but it is in no group. Name its group: behaviors.NAME.groups: "
-                              f"{{GROUP: \"{self.name}\"}}, with the patterns of all who share that reward")
+            raise without_group(self.name)
 
     def _read(self, value: Any) -> Observations:
         self._reads += 1
