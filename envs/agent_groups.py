@@ -28,7 +28,7 @@ NO_GROUPS: Groups = MappingProxyType({})
 
 
 class Member(Protocol):
-    """What a group needs of an agent; `envs.agent_world.Agent` is one."""
+    """What a group needs of an agent; `envs.agent_episode.Agent` is one."""
 
     name: str
     id: Any

@@ -8,7 +8,8 @@ from dataclasses import replace
 import numpy as np
 
 from envs.agent_behaviors import WorldSpec
-from envs.agent_world import AgentDecision, AgentEnd, WorldOutcome
+from envs.agent_episode import AgentDecision, AgentEnd
+from envs.agent_world import WorldOutcome
 from envs.copies import CopiesEnv, Workers
 from envs.specs import (
     Actions,
@@ -88,7 +89,7 @@ class PettingZooEnv(CopiesEnv):
     """N copies of one world; a behavior's slot is ``copy · agents + index``, with its agents in the order of ``possible_agents``.
 
     A copy steps when all its agents that need an action, of all behaviors, have one: every agent that sees something in a
-    ``ParallelEnv``, the selected one in an ``AECEnv``. What an agent's episode and its rewards are, is said in `envs.agent_world`.
+    ``ParallelEnv``, the selected one in an ``AECEnv``. What an agent's episode and its rewards are, is said in `envs.agent_episode`.
     Seeds, workers, timeouts and `wait_for_all` are those of `CopiesEnv`; episodes there are the world's.
 
     ``env_steps`` counts calls of the world's ``step`` (in an ``AECEnv`` each one with an action), in one behavior of each message.
