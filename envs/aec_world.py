@@ -24,9 +24,7 @@ class AecWorld(AgentWorld):
         self._call("step()", self.world.step, action)
         self._stepped(outcome)
         if self.groups:
-            members = set(self._members())
-            self.groups.pay(self._call("infos", getattr, self.world, "infos"), members)
-            outcome.group_ends += self.groups.close(members)
+            self.groups.pay(self._call("infos", getattr, self.world, "infos"), set(self._members()))
 
     def _go_on(self, outcome: WorldOutcome) -> None:
         self._check_who_left()

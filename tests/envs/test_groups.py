@@ -64,10 +64,10 @@ def test_groups_are_told_apart_in_every_world() -> None:
 
 
 def test_a_group_of_several_behaviors() -> None:
-    """The same name in two behaviors is one group: one id, one reward, and the return is reported for both."""
+    """The same name in two behaviors is one group: one id, one reward, and the return is reported for both, also where one has no agent left."""
     agents = {"early": "agent_[01]", "late": "agent_[23]", "alone": "agent_4"}
-    auditor = audit(AGENTS, 100, {"early": {"team": "*"}, "late": {"team": "*"}}, agents=agents, deaths=[25, 50, 75, 100, 100], each_step=0.0,
-                    pays=[(30, "agent_1", 2.0), (90, "agent_3", 3.0)])
+    auditor = audit(AGENTS, 100, {"early": {"team": "*"}, "late": {"team": "*"}}, agents=agents, deaths=[25, 50, 60, 75, 100],
+                    pays=[(30, "agent_1", 2.0), (70, "agent_3", 3.0)])
     assert set(auditor.group_ids.values()) == {0} and {name for name, _ in auditor.group_ids} == {"early", "late"}
     assert auditor.group_returns == {"early": [5.0], "late": [5.0], "alone": []}
     assert [sum(e.group_reward) for e in first_episodes(auditor, "early") + first_episodes(auditor, "late")] == [0, 2, 2, 5]
@@ -85,6 +85,19 @@ def test_agents_that_wait_die_and_return() -> None:
     assert [episode.group_reward for episode in others] == [[3, 3, 3, 3, 3, 3, 2], [4, 3, 3, 3, 3, 3, 1]]
     assert [episode.group_ended for episode in others] == [True, True], "both with the last step"
     assert auditor.group_returns["PayingTeams"][:3] == [7.0, 20.0, 9.0]
+
+
+def test_one_that_is_not_there_gets_nothing_later() -> None:
+    """Neither what its group is given while it is dead nor what came before the world was reset."""
+    auditor = audit(TEAMS, 20, {"pair": ["a_0", "a_2"], "rest": ["a_1", "a_3"]}, each_step=1.0)
+    assert [episode.group_reward for episode in auditor.episodes["PayingTeams", 2][:2]] == [[5, 2], [6, 3]]
+    assert auditor.group_returns["PayingTeams"] == [20.0, 20.0]
+    env = make_batched_env(AGENTS, {"each_step": 1.0}, 1, "inline", np.random.SeedSequence(1), groups={"PayingAgents": {"team": "*"}})
+    AgentsAuditor(env).run(30)
+    again = AgentsAuditor(env).run(100)
+    assert again.group_returns == {"PayingAgents": [100.0]}
+    assert [sum(episode.group_reward) for episode in first_episodes(again, "PayingAgents")] == [25, 50, 75, 100]
+    assert again.episodes["PayingAgents", 0][0].world_episode == 1
 
 
 def test_agents_in_turn() -> None:

@@ -32,7 +32,7 @@ def collect(
     groups = {"PayingAgents": groups} if groups else {}
     env = make_batched_env("tests.envs.agent_worlds:PayingAgents", kwargs, num_envs, "inline", np.random.SeedSequence(1), wait_for_all=True, groups=groups)
     spec = env.behaviors["PayingAgents"]
-    collector = Collector(spec, env.num_slots["PayingAgents"], time_horizon)
+    collector = Collector(spec, env.num_slots["PayingAgents"], time_horizon, capacity=64)
     env.reset()
     batches, made, message = [], 0, 0
     while True:
