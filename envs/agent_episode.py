@@ -123,7 +123,8 @@ class Agent:
         obs = self._last_obs = self._read(value)
         self.running = True
         mask = self._named(self._reader.mask, value, info)
-        self._refuse_group_reward(info)
+        if info and not self._has_group and gives_group_reward(info):
+            raise without_group(self.name)
         return AgentDecision(self.name, obs, reward, first, mask, group_reward, self._clock.env_step, self._clock.episode)
 
     def end(self, value: Any, info: Any, terminated: bool, truncated: bool) -> AgentEnd | None:
@@ -142,7 +143,8 @@ class Agent:
                               "its observation with the step that ends it")
         obs = last_obs if value is None else self._read(value)
         mask = self._named(self._reader.final_mask, value, info, terminated)
-        self._refuse_group_reward(info)
+        if info and not self._has_group and gives_group_reward(info):
+            raise without_group(self.name)
         flags = terminated, truncated and not terminated
         return AgentEnd(self.name, obs, reward, *flags, mask, group_reward, self._clock.env_step, self._clock.episode)
 
@@ -157,10 +159,6 @@ class Agent:
         """It is not among ``agents`` any more, and nothing said that it ended."""
         return self._fault("it left the world's agents without terminated or truncated. Set one of the two, with its last observation, "
                            "in the step that takes it out")
-
-    def _refuse_group_reward(self, info: Any) -> None:
-        if not self._has_group and gives_group_reward(info):
-            raise without_group(self.name)
 
     def _read(self, value: Any) -> Observations:
         self._reads += 1
