@@ -22,7 +22,9 @@ class AecWorld(AgentWorld):
     def _step(self, actions: dict[Any, EnvAction], outcome: WorldOutcome) -> None:
         (action,) = actions.values()
         self._call("step()", self.world.step, action)
-        outcome.steps += 1
+        self._stepped(outcome)
+        if self.groups:
+            self.groups.pay(self._call("infos", getattr, self.world, "infos"), set(self._members()))
 
     def _go_on(self, outcome: WorldOutcome) -> None:
         self._check_who_left()
@@ -34,8 +36,17 @@ class AecWorld(AgentWorld):
             outcome.decisions.append(agent.decide(value, info))
             return
         if (end := agent.end(value, info, terminated, truncated)) is not None:
+            if self.groups:
+                end.group_ended = self.groups.note_end(end.agent, self._going_on())
             outcome.ends.append(end)
         self._call("step(None) of a dead agent", self.world.step, None)
+        if self.groups:
+            outcome.group_ends += self.groups.close(set(self._members()))
+
+    def _going_on(self) -> set[Any]:
+        """Ids of the agents that have not ended, whose turn to be taken out may come later."""
+        flags = [self._call(name, getattr, self.world, name) for name in ("terminations", "truncations")]
+        return {agent_id for agent_id in self._members() if not any(flag.get(agent_id, False) for flag in flags)}
 
     def _is_over(self) -> bool:
         if self._members():

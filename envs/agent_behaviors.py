@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from typing import Any
 
 from gymnasium import spaces
 
+from envs.agent_groups import NO_GROUPS, Groups, assign_groups
 from envs.faults import env_fault
 from envs.masks import mask_in
 from envs.spaces import behavior_spec
@@ -29,12 +30,14 @@ class WorldSpec(BehaviorSpec):
     Attributes:
         behaviors: behavior name -> spec, in the order of the patterns.
         agents: behavior name -> names of its agents in one world, in the order of ``possible_agents``.
+        groups: name of an agent -> its group; none for an agent without one.
     """
 
     observations: tuple[()] = ()
     action: ActionSpec = field(default_factory=lambda: ActionSpec("none"))
     behaviors: dict[str, BehaviorSpec] = field(default_factory=dict)
     agents: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    groups: dict[str, str] = field(default_factory=dict)
 
 
 def is_parallel_world(made: Any) -> bool:
@@ -106,7 +109,8 @@ def assign_agents(names: Sequence[str], patterns: Mapping[str, Sequence[str]], d
 
 
 def world_spec(
-    world: Any, env: str, name: str, patterns: Mapping[str, Sequence[str]], masked: bool | Collection[str] = False
+    world: Any, env: str, name: str, patterns: Mapping[str, Sequence[str]], masked: bool | Collection[str] = False,
+    groups: Groups = NO_GROUPS,
 ) -> WorldSpec:
     """Behaviors of `world`.
 
@@ -115,13 +119,15 @@ def world_spec(
         name: of the behavior, where there are no `patterns`.
         patterns: see `assign_agents`.
         masked: behaviors whose masks come in ``info``; True means all of them. A key of an observation space is noticed here.
+        groups: see `envs.agent_groups.assign_groups`.
 
     Raises:
-        ValueError: as `assign_agents` and `possible_agents`; a space is not supported; agents of one behavior differ.
+        ValueError: as `assign_agents`, `assign_groups` and `possible_agents`; a space is not supported; agents of one behavior differ.
         EnvFault: the world's own code raised.
     """
     ids = possible_agents(world, env)
     assigned = assign_agents(list(ids), patterns, name)
+    group_of = assign_groups(assigned, groups)
     behaviors = {}
     for behavior, own in assigned.items():
         in_info = masked if isinstance(masked, bool) else behavior in masked
@@ -129,8 +135,8 @@ def world_spec(
         for agent, spec in zip(own, specs, strict=True):
             if spec != specs[0]:
                 raise ValueError(_difference(world, env, behavior, own[0], agent, ids, specs[0], spec))
-        behaviors[behavior] = specs[0]
-    return WorldSpec(behaviors=behaviors, agents=assigned)
+        behaviors[behavior] = replace(specs[0], grouped=any(agent in group_of for agent in own))
+    return WorldSpec(behaviors=behaviors, agents=assigned, groups=group_of)
 
 
 def agent_spaces(world: Any, agent: Any) -> tuple[spaces.Space, spaces.Space]:

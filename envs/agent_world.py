@@ -1,18 +1,10 @@
 """One PettingZoo world behind the checks of the boundary: what is the same for agents that act at once and in turns.
 
-An agent's *episode* runs from its first decision to its own end. It may begin after the world's (an agent that joins), end before it
-(one that dies), and the same name may begin another one in the same world. The rules for rewards:
-
-- Everything an agent is given between two of its decisions, while it pauses or others act, is summed (float64) into the transition
-  between them; what comes after its last decision goes into its terminal step.
-- What it is given in the world before its first decision goes into its first transition, because a first decision has no reward.
-- An agent that ends without a decision of its own has no transition: it makes no sample, and its rewards are nobody's. Nor are
-  those of an agent that the world does not list in ``agents``.
+What an agent's episode and its rewards are, is said in `envs.agent_episode`.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -21,41 +13,18 @@ import gymnasium as gym
 import numpy as np
 
 from envs.agent_behaviors import agent_spaces, possible_agents, world_spec
-from envs.agent_reader import AgentReader
+from envs.agent_episode import Agent, AgentDecision, AgentEnd, AgentSpaces, WorldClock
+from envs.agent_groups import GroupAccounts
 from envs.base import EnvFault
-from envs.boundary import BOUNDS_CHECK_STEPS, read_flag, read_reward
 from envs.factories import EnvFactory, behavior_name
 from envs.faults import env_fault
 from envs.randomization import EnvParameters
 from envs.seeding import EnvSeeds
 from envs.single_env import Reset, WithParameters
-from envs.specs import BehaviorSpec, EnvAction, Observations
+from envs.specs import EnvAction
 
 MAX_IDLE_STEPS = 10_000
 """A world in which no agent needs an action for so many steps is broken."""
-
-
-@dataclass(slots=True)
-class AgentDecision:
-    """An agent needs an action; the fields are those of `envs.specs.DecisionSteps` without the first axis."""
-
-    agent: str
-    obs: Observations
-    reward: float
-    first: bool
-    action_mask: np.ndarray | None
-
-
-@dataclass(slots=True)
-class AgentEnd:
-    """The episode of an agent that had acted has ended; the fields are those of `envs.specs.TerminalSteps` without the first axis."""
-
-    agent: str
-    obs: Observations
-    reward: float
-    terminated: bool
-    truncated: bool
-    action_mask: np.ndarray | None
 
 
 @dataclass(slots=True)
@@ -65,107 +34,16 @@ class WorldOutcome:
     Attributes:
         decisions: agents that need an action now, at least one, in the order of ``possible_agents``.
         ends: episodes that ended; those come before the decisions. An agent is in it once at most.
+        group_ends: (name, return) of groups that ended.
         steps: calls of the world's ``step``, without those that only take a dead agent out of an AEC world.
         first: the world has begun a new episode.
     """
 
     decisions: list[AgentDecision] = field(default_factory=list)
     ends: list[AgentEnd] = field(default_factory=list)
+    group_ends: list[tuple[str, float]] = field(default_factory=list)
     steps: int = 0
     first: bool = False
-
-
-@dataclass(slots=True)
-class AgentSpaces:
-    """What `envs.agent_reader.AgentReader` wants to know of an agent."""
-
-    observation_space: gym.Space
-    action_space: gym.Space
-
-
-class Agent:
-    """Copies and checks what one agent of a world sees, and keeps its account.
-
-    Attributes:
-        name, id: as text, and as PettingZoo knows it.
-        running: it has had a first decision and no end since.
-    """
-
-    def __init__(self, name: str, agent_id: Any, spaces: AgentSpaces, spec: BehaviorSpec) -> None:
-        self.name, self.id = name, agent_id
-        self.spaces = spaces
-        self.running = False
-        self._reader = AgentReader(spaces, spec)
-        self._last_obs: Observations | None = None
-        self._owed = 0.0
-        self._reads = 0
-
-    def forget(self) -> None:
-        """Begin a new episode of the world."""
-        self.running, self._owed, self._last_obs = False, 0.0, None
-
-    def earn(self, reward: Any) -> None:
-        """Add to what the agent gets with its next decision or its end."""
-        try:
-            value = read_reward(reward)
-        except ValueError as error:
-            raise self._fault(str(error)) from None
-        if not math.isfinite(value):
-            raise self._fault(f"non-finite reward {value}")
-        self._owed += value
-
-    def decide(self, value: Any, info: Any) -> AgentDecision:
-        """The agent sees `value` and has to act."""
-        first, reward = not self.running, 0.0
-        if not first:
-            reward, self._owed = self._owed, 0.0
-        obs = self._last_obs = self._read(value)
-        self.running = True
-        return AgentDecision(self.name, obs, reward, first, self._named(self._reader.mask, value, info))
-
-    def end(self, value: Any, info: Any, terminated: bool, truncated: bool) -> AgentEnd | None:
-        """The agent's episode is over; None where it never had a decision.
-
-        Without an observation (None) the one that it acted on stands for it after a termination, where nothing is bootstrapped from
-        it; after a truncation that is a fault.
-        """
-        reward, was_running = self._owed, self.running
-        last_obs = self._last_obs
-        self.forget()
-        if not was_running:
-            return None
-        if value is None and not terminated:
-            raise self._fault("it was truncated without a last observation, which is needed to estimate what would have followed. Return "
-                              "its observation with the step that ends it")
-        obs = last_obs if value is None else self._read(value)
-        mask = self._named(self._reader.final_mask, value, info, terminated)
-        return AgentEnd(self.name, obs, reward, terminated, truncated and not terminated, mask)
-
-    def ended(self, terminated: Any, truncated: Any) -> tuple[bool, bool]:
-        """The two flags, checked."""
-        try:
-            return read_flag(terminated, "terminated"), read_flag(truncated, "truncated")
-        except ValueError as error:
-            raise self._fault(str(error)) from None
-
-    def left(self) -> EnvFault:
-        """It is not among ``agents`` any more, and nothing said that it ended."""
-        return self._fault("it left the world's agents without terminated or truncated. Set one of the two, with its last observation, "
-                           "in the step that takes it out")
-
-    def _read(self, value: Any) -> Observations:
-        self._reads += 1
-        return self._named(self._reader.obs, value, self._reads <= BOUNDS_CHECK_STEPS)
-
-    def _named(self, read: Callable[..., Any], *args: Any) -> Any:
-        """What `read` brings; a fault says whose it is."""
-        try:
-            return read(*args)
-        except EnvFault as fault:
-            raise self._fault(fault.message) from None
-
-    def _fault(self, message: str) -> EnvFault:
-        return EnvFault(f"agent {self.name!r}: {message}")
 
 
 class AgentWorld:
@@ -175,17 +53,26 @@ class AgentWorld:
         name: of the world.
         spec: its behaviors and their agents.
         agents: PettingZoo's id -> agent, in the order of ``possible_agents``.
+        groups: what they share.
+        clock: where the world is.
     """
 
     def __init__(self, factory: EnvFactory, world: Any) -> None:
         self.world = world
         self.name = behavior_name(factory.env, world)
-        self.spec = world_spec(world, factory.env, self.name, factory.agents, factory.masked)
+        self.spec = world_spec(world, factory.env, self.name, factory.agents, factory.masked, factory.groups)
         behavior_of = {agent: behavior for behavior, own in self.spec.agents.items() for agent in own}
+        self.clock = WorldClock()
         self.agents = {
-            agent_id: Agent(name, agent_id, AgentSpaces(*agent_spaces(world, agent_id)), self.spec.behaviors[behavior_of[name]])
+            agent_id: Agent(name, agent_id, AgentSpaces(*agent_spaces(world, agent_id)), self.spec.behaviors[behavior_of[name]], self.clock,
+                            name in self.spec.groups)
             for name, agent_id in possible_agents(world, factory.env).items()
         }
+        members: dict[str, list[Agent]] = {}
+        for agent in self.agents.values():
+            if agent.name in self.spec.groups:
+                members.setdefault(self.spec.groups[agent.name], []).append(agent)
+        self.groups = GroupAccounts(members)
         self._ids = {agent.name: agent_id for agent_id, agent in self.agents.items()}
         self._parameters = EnvParameters(world, factory.env)
 
@@ -231,6 +118,9 @@ class AgentWorld:
 
     def _begin_episode(self, seeds: EnvSeeds | None, outcome: WorldOutcome) -> None:
         outcome.first = True
+        self.clock.episode += 1
+        self.clock.env_step = 0
+        self.groups.forget()
         for agent in self.agents.values():
             agent.forget()
         if seeds is not None:
@@ -240,6 +130,11 @@ class AgentWorld:
         self._reset({"seed": None if seeds is None else seeds.reset, **self._parameters.give()}, outcome)
         if not self._members():
             raise EnvFault("the world has no agents after reset(): nobody would ever act")
+
+    def _stepped(self, outcome: WorldOutcome) -> None:
+        """The world has made a step with its agents' actions."""
+        outcome.steps += 1
+        self.clock.env_step += 1
 
     def _call(self, doing: str, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         """What the user's code returns; what it raises is a fault."""

@@ -79,6 +79,7 @@ class EnvFactory:
         masked: its first reset gave an action mask in ``info``, as `envs.gymnasium_env.probe_spec` found; of a world of many agents
             the behaviors for which it did.
         agents: behavior -> patterns of the names of its agents, for worlds of many agents; without any, all are one behavior.
+        groups: behavior -> group -> patterns of the names of its agents (see `envs.agent_groups`).
     """
 
     env: str
@@ -87,6 +88,7 @@ class EnvFactory:
     options: EnvOptions = DEFAULT_OPTIONS
     masked: bool | Collection[str] = False
     agents: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    groups: dict[str, dict[str, tuple[str, ...]]] = field(default_factory=dict)
 
     @property
     def is_gymnasium_id(self) -> bool:
@@ -132,9 +134,10 @@ class EnvFactory:
         Raises:
             ValueError: there are some.
         """
-        if self.agents:
-            raise ValueError(f"behaviors.{next(iter(self.agents))}.agents: expected no patterns of agents for {self.env}, which has one "
-                             "agent; they are for worlds of PettingZoo. Take the key out.")
+        for key, given in (("agents", self.agents), ("groups", self.groups)):
+            if given:
+                raise ValueError(f"behaviors.{next(iter(given))}.{key}: expected no patterns of agents for {self.env}, which has one "
+                                 "agent; they are for worlds of PettingZoo. Take the key out.")
 
     def _atari_id(self) -> str:
         self._refuse_options("the Atari preprocessing does that itself; give env_kwargs stack_num or frameskip")

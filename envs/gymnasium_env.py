@@ -11,6 +11,7 @@ import numpy as np
 from gymnasium.vector import VectorEnv
 
 from envs.agent_behaviors import WorldSpec, is_agent_world, masked_in_info, world_spec
+from envs.agent_groups import NO_GROUPS, Groups
 from envs.base import BatchedEnv
 from envs.copies import CopiesEnv
 from envs.envpool_env import EnvPoolVectorEnv, is_envpool
@@ -46,6 +47,7 @@ def make_batched_env(
     masked: bool | Collection[str] = False,
     parameters: Samplers = NO_PARAMETERS,
     agents: Mapping[str, Sequence[str]] | None = None,
+    groups: Groups = NO_GROUPS,
     own_generators: bool = False,
     lesson: int = 0,
 ) -> BatchedEnv:
@@ -68,6 +70,7 @@ def make_batched_env(
             where masks are in ``info`` only; otherwise it is found out here.
         agents: behavior -> patterns of the names of its agents (`fnmatch`), for worlds of many agents. None or empty: all are one
             behavior, called `behavior_name(env)`.
+        groups: behavior -> group -> patterns of the names of its agents (see `envs.agent_groups`).
         parameters: how each environment's parameters are drawn (name -> sampler); with any, single environments are stepped.
         lesson: tag of the episodes that begin with them.
         own_generators: no vector environment that draws from one generator for all, where there are single ones: what an environment
@@ -80,7 +83,7 @@ def make_batched_env(
     _check_stepping(env, stepping)
     if num_envs < 1:
         raise ValueError(f"env_settings.num_envs: expected at least 1, received {num_envs}.")
-    factory = EnvFactory(env, dict(env_kwargs), tuple(str(folder) for folder in import_dirs), options, masked, _patterns(agents))
+    factory = EnvFactory(env, dict(env_kwargs), tuple(str(folder) for folder in import_dirs), options, masked, _patterns(agents), _group_patterns(groups))
     if stepping == "auto":
         chosen = _choose(factory, num_envs, seed, tuple(parameters), own_generators and not factory.is_preprocessed_atari)
         if isinstance(chosen, VectorEnv):
@@ -128,7 +131,7 @@ def _choose(
 
 def probe_env(
     env: str, env_kwargs: dict[str, Any], import_dirs: Sequence[str] = (), options: EnvOptions = DEFAULT_OPTIONS, stepping: str = "auto",
-    parameters: Sequence[str] = (), agents: Mapping[str, Sequence[str]] | None = None,
+    parameters: Sequence[str] = (), agents: Mapping[str, Sequence[str]] | None = None, groups: Groups = NO_GROUPS,
 ) -> EnvProbe:
     """What there is to know of an environment that is made for this question and closed.
 
@@ -137,14 +140,15 @@ def probe_env(
 
     Args:
         parameters: names of the parameters that it has to take.
-        agents: see `make_batched_env`.
+        agents, groups: see `make_batched_env`.
 
     Raises:
         ValueError: the configuration or a space is not usable, also by that way of stepping; a `ParameterError` where it takes none.
         EnvFault: the environment's own code raised.
     """
     _check_stepping(env, stepping)
-    factory = EnvFactory(env, dict(env_kwargs), tuple(str(folder) for folder in import_dirs), options, agents=_patterns(agents))
+    factory = EnvFactory(env, dict(env_kwargs), tuple(str(folder) for folder in import_dirs), options, agents=_patterns(agents),
+                         groups=_group_patterns(groups))
     is_vector = factory.is_preprocessed_atari and stepping == "auto" and not parameters
     made = (factory.make_vector(1) if is_vector else None) or factory.make()
     try:
@@ -152,7 +156,7 @@ def probe_env(
         name = behavior_name(env, made)
         if is_agent_world(made):
             spec = world_spec(made, env, name, factory.agents)
-            world = world_spec(made, env, name, factory.agents, masked_in_info(made, spec, env))
+            world = world_spec(made, env, name, factory.agents, masked_in_info(made, spec, env), factory.groups)
             return EnvProbe(world.behaviors, world.agents)
         factory.check_single()
         prefix = "single_" if isinstance(made, VectorEnv) else ""
@@ -173,6 +177,10 @@ def probe_spec(*args: Any, **kwargs: Any) -> dict[str, BehaviorSpec]:
 def _patterns(agents: Mapping[str, Sequence[str]] | None) -> dict[str, tuple[str, ...]]:
     """Plain data; one pattern may be given without a list."""
     return {behavior: (own,) if isinstance(own, str) else tuple(own) for behavior, own in (agents or {}).items()}
+
+
+def _group_patterns(groups: Groups) -> dict[str, dict[str, tuple[str, ...]]]:
+    return {behavior: _patterns(own) for behavior, own in groups.items() if own}
 
 
 def _gives_masks(made: gym.Env | VectorEnv) -> bool:

@@ -39,12 +39,14 @@ class ParallelWorld(AgentWorld):
         result = self._call("step()", self.world.step, actions)
         if not isinstance(result, tuple) or len(result) != 5 or not all(isinstance(part, Mapping) for part in result[:4]):
             raise EnvFault(f"step(): expected ({', '.join(PARTS)}), five dicts of agents, received {_described(result)}")
-        outcome.steps += 1
+        self._stepped(outcome)
         observations, rewards, terminations, truncations, infos = result
         before, now = self._live, set(self._members())
         for agent_id in observations:
             self._agent(agent_id)
-        ended = set()
+        if self.groups:
+            self.groups.pay(infos, before | now)
+        ended, earlier_ends = set(), len(outcome.ends)
         for agent_id, agent in self.agents.items():
             if agent_id not in before and agent_id not in now:
                 continue
@@ -61,6 +63,10 @@ class ParallelWorld(AgentWorld):
             elif value is not None:
                 outcome.decisions.append(agent.decide(value, info))
         self._live = now - ended
+        if self.groups:
+            for end in outcome.ends[earlier_ends:]:
+                end.group_ended = self.groups.note_end(end.agent, self._live)
+            outcome.group_ends += self.groups.close(self._live)
 
     def _go_on(self, outcome: WorldOutcome) -> None:
         self._step({}, outcome)

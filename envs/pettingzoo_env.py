@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 
 from envs.agent_behaviors import WorldSpec
-from envs.agent_world import AgentDecision, AgentEnd, WorldOutcome
+from envs.agent_episode import AgentDecision, AgentEnd
+from envs.agent_world import WorldOutcome
 from envs.copies import CopiesEnv, Workers
 from envs.specs import (
     Actions,
@@ -27,18 +29,22 @@ class _Lane:
 
     Attributes:
         waiting: bool ``[slots]``: a decision was delivered and not answered yet.
+        group_id: int64 ``[slots]``, see `envs.specs.DecisionSteps`; None without groups.
     """
 
-    def __init__(self, spec: BehaviorSpec, agents: Sequence[str], num_envs: int) -> None:
+    def __init__(self, spec: BehaviorSpec, agents: Sequence[str], num_envs: int, groups: Mapping[str, str]) -> None:
         self.spec = spec
         self.agents = tuple(agents)
         self.num_slots = num_envs * len(agents)
+        self.group_id = _group_ids(agents, num_envs, groups) if spec.grouped else None
         self.waiting = np.zeros(self.num_slots, bool)
         self._obs = {o.name: np.empty((self.num_slots, *o.shape), o.dtype) for o in spec.observations}
         self._no_terminal = no_terminal_steps(spec)
 
-    def steps(self, decisions: list[tuple[int, AgentDecision]], ends: list[tuple[int, AgentEnd]], env_steps: int) -> Steps:
-        """The message of agents, given as (slot, what it sees)."""
+    def steps(
+        self, decisions: list[tuple[int, AgentDecision]], ends: list[tuple[int, AgentEnd]], env_steps: int, group_returns: list[tuple[int, float]]
+    ) -> Steps:
+        """The message of agents, given as (slot, what it sees), and of groups that ended, as (id, return)."""
         slots, seen = np.array([slot for slot, _ in decisions], np.int64), [decision for _, decision in decisions]
         n = len(seen)
         self.waiting[slots] = True
@@ -47,16 +53,33 @@ class _Lane:
                 array[row] = decision.obs[name]
         decision_steps = DecisionSteps(
             slots, {name: array[:n] for name, array in self._obs.items()}, np.array([d.reward for d in seen], np.float32),
-            np.array([d.first for d in seen], bool), self._masks(seen))
-        return Steps(decision_steps, self._terminal(ends) if ends else self._no_terminal, env_steps)
+            np.array([d.first for d in seen], bool), self._masks(seen), **self._groups(slots, seen))
+        terminal = self._terminal(ends) if ends else self._no_terminal
+        if group_returns:
+            terminal = replace(
+                terminal, group_return=np.array([total for _, total in group_returns]), group_return_id=np.array([one for one, _ in group_returns], np.int64))
+        return Steps(decision_steps, terminal, env_steps)
 
     def _terminal(self, ends: list[tuple[int, AgentEnd]]) -> TerminalSteps:
-        seen = [end for _, end in ends]
+        slots, seen = np.array([slot for slot, _ in ends], np.int64), [end for _, end in ends]
+        groups = self._groups(slots, seen)
+        if groups:
+            groups |= {"group_ended": np.array([e.group_ended for e in seen]), "group_return": self._no_terminal.group_return,
+                       "group_return_id": self._no_terminal.group_return_id}
         return TerminalSteps(
-            agent_id=np.array([slot for slot, _ in ends], np.int64), obs={name: np.stack([e.obs[name] for e in seen]) for name in self._obs},
+            agent_id=slots, obs={name: np.stack([e.obs[name] for e in seen]) for name in self._obs},
             reward=np.array([e.reward for e in seen], np.float32), terminated=np.array([e.terminated for e in seen]),
-            truncated=np.array([e.truncated for e in seen]), action_mask=self._masks(seen),
+            truncated=np.array([e.truncated for e in seen]), action_mask=self._masks(seen), **groups,
         )
+
+    def _groups(self, slots: np.ndarray, seen: Sequence[AgentDecision | AgentEnd]) -> dict[str, np.ndarray]:
+        """The columns that decisions and ends have in common."""
+        if self.group_id is None:
+            return {}
+        return {
+            "group_id": self.group_id[slots], "group_reward": np.array([s.group_reward for s in seen], np.float32),
+            "env_step": np.array([s.env_step for s in seen], np.int64), "world_episode": np.array([s.world_episode for s in seen], np.int64),
+        }
 
     def _masks(self, seen: Sequence[AgentDecision | AgentEnd]) -> np.ndarray | None:
         if not self.spec.action.masked:
@@ -68,7 +91,7 @@ class PettingZooEnv(CopiesEnv):
     """N copies of one world; a behavior's slot is ``copy · agents + index``, with its agents in the order of ``possible_agents``.
 
     A copy steps when all its agents that need an action, of all behaviors, have one: every agent that sees something in a
-    ``ParallelEnv``, the selected one in an ``AECEnv``. What an agent's episode and its rewards are, is said in `envs.agent_world`.
+    ``ParallelEnv``, the selected one in an ``AECEnv``. What an agent's episode and its rewards are, is said in `envs.agent_episode`.
     Seeds, workers, timeouts and `wait_for_all` are those of `CopiesEnv`; episodes there are the world's.
 
     ``env_steps`` counts calls of the world's ``step`` (in an ``AECEnv`` each one with an action), in one behavior of each message.
@@ -91,7 +114,12 @@ class PettingZooEnv(CopiesEnv):
         super().__init__(workers, num_envs, seed, first_env_index, wait_for_all, step_timeout_s)
         spec: WorldSpec = workers.spec
         self.behaviors, self.agents = dict(spec.behaviors), dict(spec.agents)
-        self._lanes = {name: _Lane(behavior, spec.agents[name], num_envs) for name, behavior in spec.behaviors.items()}
+        self._lanes = {name: _Lane(behavior, spec.agents[name], num_envs, spec.groups) for name, behavior in spec.behaviors.items()}
+        self._groups = list(dict.fromkeys(spec.groups.values()))
+        self._sharing = {  # group -> behaviors with agents of it
+            group: [name for name, own in spec.agents.items() if any(spec.groups.get(agent) == group for agent in own)]
+            for group in set(spec.groups.values())
+        }
         self.num_slots = {name: lane.num_slots for name, lane in self._lanes.items()}
         self._place = {agent: (name, index) for name, lane in self._lanes.items() for index, agent in enumerate(lane.agents)}
         self.episodes = np.full(num_envs, -1, np.int64)
@@ -153,9 +181,21 @@ class PettingZooEnv(CopiesEnv):
                 for step in steps:
                     name, index = self._place[step.agent]
                     lists[name].append((copy * len(self._lanes[name].agents) + index, step))
+        group_returns: dict[str, list[tuple[int, float]]] = {name: [] for name in self._lanes}
+        for copy, outcome in zip(slots.tolist(), outcomes, strict=True):
+            for group, total in outcome.group_ends:
+                for name in self._sharing[group]:
+                    group_returns[name].append((copy * len(self._groups) + self._groups.index(group), total))
         env_steps = sum(outcome.steps for outcome in outcomes)
         message = {}
         for name, lane in self._lanes.items():
-            if decisions[name] or ends[name]:
-                message[name] = lane.steps(decisions[name], ends[name], 0 if message else env_steps)
+            if decisions[name] or ends[name] or group_returns[name]:
+                message[name] = lane.steps(decisions[name], ends[name], 0 if message else env_steps, group_returns[name])
         return message
+
+
+def _group_ids(agents: Sequence[str], num_envs: int, groups: Mapping[str, str]) -> np.ndarray:
+    """int64 ``[slots]``: ``copy · groups + index`` of each slot's group, -1 where its agent has none."""
+    names = list(dict.fromkeys(groups.values()))
+    index = np.array([names.index(groups[agent]) if agent in groups else -1 for agent in agents], np.int64)
+    return np.where(index < 0, -1, np.arange(num_envs, dtype=np.int64)[:, None] * len(names) + index).ravel()

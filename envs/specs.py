@@ -140,11 +140,14 @@ class BehaviorSpec:
 
     Attributes:
         left_out: names of the parts of a Dict or Tuple of observations that are text, which networks do not take in.
+        grouped: some of its agents are in groups of team-mates who share a reward, so that steps and trajectories have the columns of
+            groups. Specs that differ only in this are equal: what is seen and done is the same.
     """
 
     observations: tuple[ObservationSpec, ...]
     action: ActionSpec
     left_out: tuple[str, ...] = ()
+    grouped: bool = field(default=False, compare=False)
 
     def to_json(self) -> dict[str, Any]:
         """Plain dict for ``json.dump``; read back with `from_json`."""
@@ -157,6 +160,7 @@ class BehaviorSpec:
             observations=tuple(ObservationSpec(**_with_tuples(o)) for o in data["observations"]),
             action=_action_from_json(data["action"]),
             left_out=tuple(data.get("left_out", ())),
+            grouped=data.get("grouped", False),
         )
 
 
@@ -207,6 +211,12 @@ class DecisionSteps:
         first: bool ``[n]``, the agent's first decision of an episode.
         action_mask: bool ``[n, W]``, True = allowed, one branch after the other; given exactly where the action spec is ``masked``.
             At least one choice of each branch is allowed. Valid as long as `obs`.
+        group_id: int64 ``[n]``, the agent's group; -1 for an agent without one. An id is that of one group of one world, unique within
+            the env and the same in all behaviors. This and what follows are given exactly where the spec is ``grouped``.
+        group_reward: float32 ``[n]``, what the group received since the agent's previous decision; 0 at its first one. Not in `reward`.
+        env_step: int64 ``[n]``, steps of the agent's world in its present episode before this moment: decisions with the same
+            `group_id`, `world_episode` and `env_step` are those of team-mates at the same moment.
+        world_episode: int64 ``[n]``, episode of that world, counted from 0.
     """
 
     agent_id: np.ndarray
@@ -214,6 +224,10 @@ class DecisionSteps:
     reward: np.ndarray
     first: np.ndarray
     action_mask: np.ndarray | None = None
+    group_id: np.ndarray | None = None
+    group_reward: np.ndarray | None = None
+    env_step: np.ndarray | None = None
+    world_episode: np.ndarray | None = None
 
     def __len__(self) -> int:
         return len(self.agent_id)
@@ -234,6 +248,11 @@ class TerminalSteps:
         terminated: bool ``[n]``, the task ended: no bootstrap. Wins when both are set.
         truncated: bool ``[n]``, we stopped watching: bootstrap from ``obs``.
         action_mask: bool ``[n, W]`` at ``obs``, as in `DecisionSteps`; all True where the environment gave none at an end.
+        group_id, group_reward, env_step, world_episode: as in `DecisionSteps`; the moment is that of `obs`.
+        group_ended: bool ``[n]``, the agent's group ended with it: no team-mate was left in the world. False without a group.
+        group_return: float64 ``[G]``, of the groups that ended with this message: each sum of all that its group received, counted once,
+            whoever of it was there. May have entries where no agent has.
+        group_return_id: int64 ``[G]``, the `group_id` of each.
     """
 
     agent_id: np.ndarray
@@ -242,29 +261,42 @@ class TerminalSteps:
     terminated: np.ndarray
     truncated: np.ndarray
     action_mask: np.ndarray | None = None
+    group_id: np.ndarray | None = None
+    group_reward: np.ndarray | None = None
+    env_step: np.ndarray | None = None
+    world_episode: np.ndarray | None = None
+    group_ended: np.ndarray | None = None
+    group_return: np.ndarray | None = None
+    group_return_id: np.ndarray | None = None
 
     def __len__(self) -> int:
         return len(self.agent_id)
 
     def where(self, which: np.ndarray) -> TerminalSteps:
-        """Those of the agents ``which`` (bool ``[n]``); copies."""
-        return _where(self, which)
+        """Those of the agents ``which`` (bool ``[n]``), and of the groups that ended with one of them; copies."""
+        if self.group_return is None:
+            return _where(self, which)
+        groups = np.isin(self.group_return_id, self.group_id[which])
+        return _where(self, which, group_return=self.group_return[groups], group_return_id=self.group_return_id[groups])
 
 
-def _where(steps: Any, which: np.ndarray) -> Any:
-    """Every array of `steps` at ``which``; None stays None."""
+def _where(steps: Any, which: np.ndarray, **given: np.ndarray) -> Any:
+    """Every array of `steps` at ``which``, but for those `given`; None stays None."""
     def part(value: Any) -> Any:
         return {k: v[which] for k, v in value.items()} if isinstance(value, dict) else None if value is None else value[which]
 
-    return type(steps)(**{f.name: part(getattr(steps, f.name)) for f in fields(steps)})
+    return type(steps)(**{f.name: part(getattr(steps, f.name)) for f in fields(steps) if f.name not in given}, **given)
 
 
 def no_terminal_steps(spec: BehaviorSpec) -> TerminalSteps:
     """Terminal steps of no agent, with the dtypes and shapes of `spec`; made once and used for every message without an end."""
+    columns = {"group_id": np.int64, "group_reward": np.float32, "env_step": np.int64, "world_episode": np.int64, "group_ended": bool,
+               "group_return": np.float64, "group_return_id": np.int64}
     return TerminalSteps(
         agent_id=np.empty(0, np.int64), obs={o.name: np.empty((0, *o.shape), o.dtype) for o in spec.observations},
         reward=np.empty(0, np.float32), terminated=np.empty(0, bool), truncated=np.empty(0, bool),
         action_mask=np.empty((0, spec.action.choices), bool) if spec.action.masked else None,
+        **({name: np.empty(0, dtype) for name, dtype in columns.items()} if spec.grouped else {}),
     )
 
 

@@ -57,7 +57,7 @@ def probe(config: RunConfig, import_dirs: tuple[str, ...]) -> EnvProbe:
         _try_samplers(parameters)
         return probe_env(
             config.env, config.env_kwargs, import_dirs, env_options(config), config.env_settings.stepping, parameters=tuple(parameters),
-            agents=agent_patterns(config.behaviors))
+            agents=agent_patterns(config.behaviors), groups=group_patterns(config.behaviors))
     except EnvFault as fault:
         raise RunFault.of(config.env, fault) from fault
     except ParameterError as error:
@@ -72,8 +72,18 @@ def agent_patterns(behaviors: Mapping[str, AnyBehaviorSettings]) -> dict[str, tu
     return {name: settings.agents for name, settings in behaviors.items() if getattr(settings, "agents", ())}
 
 
+def group_patterns(behaviors: Mapping[str, AnyBehaviorSettings]) -> dict[str, dict[str, tuple[str, ...]]]:
+    """Behavior -> group -> the patterns of its agents' names; those that have some."""
+    return {name: settings.groups for name, settings in behaviors.items() if getattr(settings, "groups", {})}
+
+
 def _check_agents(config: RunConfig) -> None:
-    """Where one behavior says which agents it has, all have to."""
+    """Where one behavior says which agents it has, all have to; groups belong to a behavior that is named."""
+    if not config.behaviors and getattr(config.default_settings, "groups", {}):
+        message = "expected groups in a behavior, whose agents they are of, received some for behaviors without a name; write behaviors: with " \
+                  "the name of the world's behavior, and groups below it"
+        problem = config.document.problem(("default_settings", "groups"), config.default_settings.groups, message)
+        raise ConfigError([problem], config.document.name)
     patterns = agent_patterns(config.behaviors)
     missing = [name for name in config.behaviors if name not in patterns]
     if patterns and missing:

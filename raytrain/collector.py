@@ -45,7 +45,8 @@ class Collector:
 
     Invariants: a trajectory is one agent, one episode, consecutive steps, at most `time_horizon` long. A row is the
     observation an agent acted on, its action with the log-prob and version of the policy that acted, and the reward that
-    followed; with an action mask where the spec is masked, and with the policy's memory before the step where it is recurrent.
+    followed; with an action mask where the spec is masked, with the policy's memory before the step where it is recurrent, and with
+    the group's reward and the moment in its world where the spec is grouped.
     Copies are made here, at the env's boundary (an env may reuse its arrays): one onto the tape, one in `take`.
 
     Args:
@@ -72,6 +73,8 @@ class Collector:
         self._version = np.empty(shape, np.int64)
         self._mask = np.empty((*shape, spec.action.choices), bool) if spec.action.masked else None
         self._memory = np.empty((*shape, memory_size), np.float32) if memory_size else None
+        self._group_reward = np.empty(shape, np.float32) if spec.grouped else None
+        self._env_step = np.empty(shape, np.int64) if spec.grouped else None
         self._position = np.zeros(num_slots, np.int64)  # next row to write
         self._start = np.zeros(num_slots, np.int64)  # first row of the running trajectory
         self._pending = np.zeros(num_slots, bool)  # acted, result not here yet
@@ -87,6 +90,7 @@ class Collector:
         self._finished_returns: list[np.ndarray] = []
         self._finished_lengths: list[np.ndarray] = []
         self._finished_lessons: list[np.ndarray] = []
+        self._group_returns: list[np.ndarray] = []
         self._next_episode = 0
         self.agent_steps = 0
         """Rows completed since construction."""
@@ -130,6 +134,8 @@ class Collector:
             self._mask[at] = steps.action_mask
         if self._memory is not None:
             self._memory[at] = output.memory
+        if self._env_step is not None:
+            self._env_step[at] = steps.env_step
         self._pending[at[0]] = True
         self._fill += 1
 
@@ -144,12 +150,14 @@ class Collector:
 
     def record_terminals(self, steps: TerminalSteps) -> None:
         """Complete the last row of agents whose episode ended and mark the end. An agent that never acted leaves no row."""
+        if steps.group_return is not None and len(steps.group_return):
+            self._group_returns.append(steps.group_return)
         if not len(steps):
             return
         pending = self._pending[steps.agent_id]
         acted = pending | self._left_out[steps.agent_id]
         ids = steps.agent_id[acted]
-        self._complete(ids, steps.reward[acted])
+        self._complete(ids, steps.reward[acted], None if steps.group_reward is None else steps.group_reward[acted])
         self._finished_returns.append(self._return[ids].copy())
         self._finished_lengths.append(self._length[ids].copy())
         self._finished_lessons.append(self._lesson[ids].copy())
@@ -166,7 +174,7 @@ class Collector:
         """
         if not len(steps):
             return
-        first = steps.first
+        first, group_reward = steps.first, steps.group_reward
         if first.any():
             new = steps.agent_id[first]
             self._begin(new)
@@ -174,9 +182,10 @@ class Collector:
                 self._lesson[new] = lessons()[new]
             old = ~first
             ids, reward = steps.agent_id[old], steps.reward[old]
+            group_reward = None if group_reward is None else group_reward[old]
         else:
             ids, reward = steps.agent_id, steps.reward
-        self._complete(ids, reward)
+        self._complete(ids, reward, group_reward)
         if self._fill >= self.time_horizon:  # no trajectory can be longer than the fullest tape
             full = self._position[steps.agent_id] - self._start[steps.agent_id] >= self.time_horizon
             if full.any():
@@ -205,6 +214,9 @@ class Collector:
             batch.episode_length = np.concatenate(self._finished_lengths)
             batch.episode_lesson = np.concatenate(self._finished_lessons)
             self._finished_returns, self._finished_lengths, self._finished_lessons = [], [], []
+        if self._group_returns:
+            batch.group_return = np.concatenate(self._group_returns)
+            self._group_returns = []
         return batch
 
     def abandon(self) -> int:
@@ -232,14 +244,19 @@ class Collector:
         self._return[ids] = 0.0
         self._length[ids] = 0
 
-    def _complete(self, ids: np.ndarray, reward: np.ndarray) -> None:
+    def _complete(self, ids: np.ndarray, reward: np.ndarray, group_reward: np.ndarray | None) -> None:
         self._return[ids] += reward
+        if group_reward is not None:
+            self._return[ids] += group_reward
         self._length[ids] += 1
         if self.steps_left_out:  # which most runs never have, so that the check per step costs nothing
             with_row = self._pending[ids]
             self._left_out[ids] = False
             ids, reward = ids[with_row], reward[with_row]
+            group_reward = None if group_reward is None else group_reward[with_row]
         self._reward[self._index(ids)] = reward
+        if group_reward is not None:
+            self._group_reward[self._index(ids)] = group_reward
         self._position[ids] += 1
         self._pending[ids] = False
         self.agent_steps += len(ids)
@@ -253,6 +270,10 @@ class Collector:
         }
         if self._mask is not None:
             columns["next_mask"] = steps.action_mask[which]
+        if self._env_step is not None:
+            columns |= {name: getattr(steps, name)[which] for name in ("group_id", "world_episode")}
+            columns["next_env_step"] = steps.env_step[which]
+            columns["group_ended"] = steps.group_ended[which] if isinstance(steps, TerminalSteps) else np.zeros(len(ids), bool)
         self._ends.add({k: v[which] for k, v in steps.obs.items()}, **columns)
         self._start[ids] = stop
 
@@ -283,16 +304,23 @@ class Collector:
                 reward=flat(self._reward), version=flat(self._version), action_mask=flat(self._mask), memory=flat(self._memory),
                 length=length.astype(np.int32), begin=ends["begin"], next_obs=next_obs, next_action_mask=ends.get("next_mask"),
                 terminated=ends["terminated"], truncated=ends["truncated"], agent_id=slot, episode_id=ends["episode"],
-                episode_return=np.empty(0, np.float64), episode_length=np.empty(0, np.int64),
-                episode_lesson=np.empty(0, np.int64),
+                episode_return=np.empty(0, np.float64), episode_length=np.empty(0, np.int64), episode_lesson=np.empty(0, np.int64),
+                **self._groups(ends, flat),
             ))
             self._spilled_rows += total
             self._ends = _Ends()
         self._compact()
 
+    def _groups(self, ends: dict[str, np.ndarray], flat: Callable[[np.ndarray], np.ndarray]) -> dict[str, np.ndarray]:
+        """The columns of a batch that only groups have."""
+        if self._env_step is None:
+            return {}
+        by_trajectory = {name: ends[name] for name in ("next_env_step", "group_id", "world_episode", "group_ended")}
+        return {"group_reward": flat(self._group_reward), "env_step": flat(self._env_step), "group_return": np.empty(0), **by_trajectory}
+
     def _compact(self) -> None:
         """Move each slot's unfinished rows (and its pending one) to the beginning of its tape."""
-        optional = [tape for tape in (self._mask, self._memory) if tape is not None]
+        optional = [tape for tape in (self._mask, self._memory, self._group_reward, self._env_step) if tape is not None]
         tapes = [*self._obs.values(), self._continuous, self._discrete, self._log_prob, self._reward, self._version, *optional]
         end = self._position + self._pending
         for slot in np.flatnonzero((self._start > 0) & (end > self._start)):

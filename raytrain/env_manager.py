@@ -404,10 +404,11 @@ class EnvManager:
 
 
 def _copied(decision: DecisionSteps) -> DecisionSteps:
+    optional = {name: getattr(decision, name) for name in ("action_mask", "group_id", "group_reward", "env_step", "world_episode")}
     return DecisionSteps(
         agent_id=decision.agent_id.copy(), obs={k: v.copy() for k, v in decision.obs.items()},
         reward=decision.reward, first=decision.first.copy(),
-        action_mask=None if decision.action_mask is None else decision.action_mask.copy(),
+        **{name: array.copy() for name, array in optional.items() if array is not None},
     )
 
 

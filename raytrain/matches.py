@@ -55,11 +55,12 @@ class Matches:
 
     def end(self, behavior: str, steps: TerminalSteps) -> TerminalSteps:
         """The ends of those that learn; they count for the result of their worlds. To be called before `begin`."""
-        if not len(steps):
+        if not len(steps) and steps.group_return is None:
             return steps
         cast = self._cast[behavior]
         learns = cast.learns[steps.agent_id]
-        np.add.at(self._final, cast.world[steps.agent_id[learns]], steps.reward[learns])
+        final = steps.reward if steps.group_reward is None else steps.reward + steps.group_reward
+        np.add.at(self._final, cast.world[steps.agent_id[learns]], final[learns])
         return steps.where(learns)
 
     def begin(self, episodes: np.ndarray, orders: Orders) -> None:
@@ -108,7 +109,7 @@ class Matches:
         return games, steps
 
     def _result(self, orders: Orders, final: float) -> Game:
-        """Won, drawn or lost by the sign of what the learning team was paid with its members' last steps."""
+        """Won, drawn or lost by the sign of what the learning team was paid with its members' last steps, for themselves and as a group."""
         score = 1.0 if final > 0 else 0.0 if final < 0 else 0.5
         opponents = tuple(
             (behavior, team, orders.opponents[behavior][team]) for behavior, cast in self._cast.items()

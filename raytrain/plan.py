@@ -263,9 +263,10 @@ def make_envs(
 
     run = plans[0]
     agents = {plan.behavior: plan.settings.agents for plan in plans if getattr(plan.settings, "agents", ())}
+    groups = {plan.behavior: plan.settings.groups for plan in plans if getattr(plan.settings, "groups", ())}
     return make_batched_env(
         run.env, run.env_kwargs, num_envs, stepping, seed, first_env_index, run.import_dirs, wait_for_all, run.step_timeout_s,
-        run.env_options, _masked(plans), parameters, agents, own_generators, lesson,
+        run.env_options, _masked(plans), parameters, agents, groups, own_generators, lesson,
     )
 
 

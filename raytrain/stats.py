@@ -15,6 +15,7 @@ import numpy as np
 Reduction = Literal["mean", "latest", "max"]
 
 CUMULATIVE_REWARD = "Environment/Cumulative Reward"
+GROUP_REWARD = "Environment/Group Cumulative Reward"
 EPISODE_LENGTH = "Environment/Episode Length"
 STEPS_PER_SECOND = "System/Steps per Second"
 UPDATES_PER_SECOND = "System/Updates per Second"

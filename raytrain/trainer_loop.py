@@ -16,7 +16,16 @@ from raytrain.ledger import Ledger
 from raytrain.messages import ENDLESS, Credit, Episodes, Notice, PolicyMessage
 from raytrain.queues import Item, PolicySink, TrajectorySource
 from raytrain.snapshot import BehaviorSnapshot
-from raytrain.stats import POLICY_LAG_MAX, POLICY_LAG_MEAN, QUEUE_FILL, SCORE, STEPS_PER_SECOND, UPDATES_PER_SECOND, StatsBuffer
+from raytrain.stats import (
+    GROUP_REWARD,
+    POLICY_LAG_MAX,
+    POLICY_LAG_MEAN,
+    QUEUE_FILL,
+    SCORE,
+    STEPS_PER_SECOND,
+    UPDATES_PER_SECOND,
+    StatsBuffer,
+)
 from raytrain.timers import Timers
 from raytrain.world_desk import WorldDesk
 from trainers.registry import policy_distribution
@@ -237,6 +246,8 @@ class TrainerLoop:
         self._report(item)
         if len(batch.episode_return):
             self._take_in_episodes(batch.episode_return, batch.episode_length, after)
+        if batch.group_return is not None and len(batch.group_return):
+            self._stats.add(GROUP_REWARD, float(batch.group_return.mean()), weight=len(batch.group_return))
         self._at_intervals(before, after)
 
     def _report(self, item: Item) -> None:

@@ -112,7 +112,7 @@ def check_batch(batch: TrajectoryBatch, manager: str) -> None:
     for where, obs in (("observations", batch.obs), ("next observations", batch.next_obs)):
         for name, x in obs.items():
             check_finite(x, f"{where} '{name}' from {manager or 'a manager'}")
-    check_finite(batch.reward, f"rewards from {manager or 'a manager'}")
+    check_finite(batch.total_reward, f"rewards from {manager or 'a manager'}")
 
 
 class NormalizerHistory:

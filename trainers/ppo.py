@@ -135,7 +135,7 @@ class PPOTrainer:
         check_batch(batch, manager)
         self._check_columns(batch)
         if batch.rows:
-            reward = batch.reward if self._scaler is None else self._scaler.scale(batch, manager)
+            reward = batch.total_reward if self._scaler is None else self._scaler.scale(batch, manager)
             reward = reward * np.float32(self._settings.reward_signals.extrinsic.strength)
             self._held.append(_Held(batch, manager, {EXTRINSIC: reward, **self._other_signals.arrived(batch, manager)}))
             self.agent_steps += batch.rows

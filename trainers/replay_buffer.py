@@ -106,7 +106,7 @@ class ReplayBuffer:
         last = starts + length - 1
         terminated, ended = np.zeros(batch.rows, bool), np.zeros(batch.rows, bool)
         terminated[last], ended[last] = batch.terminated, over
-        transition = {"continuous": batch.continuous, "discrete": batch.discrete, "reward": batch.reward, "next": following,
+        transition = {"continuous": batch.continuous, "discrete": batch.discrete, "reward": batch.total_reward, "next": following,
                       "terminated": terminated, "ended": ended}
         if self.memory_size:
             transition["memory"] = batch.memory

@@ -133,7 +133,7 @@ class RewardScaler:
         Raises:
             ValueError: a reward is not finite; then nothing has changed.
         """
-        reward = batch.reward if reward is None else reward
+        reward = batch.total_reward if reward is None else reward
         check_finite(reward, "rewards")
         if not batch.rows:
             return np.empty(0, np.float32)

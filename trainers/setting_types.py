@@ -35,6 +35,7 @@ AgentNames = Annotated[
     BeforeValidator(lambda value: (value,) if isinstance(value, str) else value),
     WithJsonSchema({"anyOf": [{"type": "string", "minLength": 1}, {"type": "array", "items": {"type": "string", "minLength": 1}}]}),
 ]
+AgentGroups = dict[str, AgentNames]
 
 
 class Settings(BaseModel):

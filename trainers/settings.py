@@ -18,6 +18,7 @@ from pydantic_core import PydanticCustomError
 from trainers.bc_settings import BCHyperparameters
 from trainers.self_play_settings import SelfPlaySettings
 from trainers.setting_types import (
+    AgentGroups,
     AgentNames,
     Encoder,
     Flag,
@@ -286,6 +287,9 @@ class BehaviorSettings(Settings):
     """Environments step while the trainer updates. ``false`` for any behavior makes the whole run lock-step."""
     agents: AgentNames = ()
     """Agents of a PettingZoo world that have this behavior: names, or patterns such as adversary_*. Empty where all agents have the same one."""
+    groups: AgentGroups = Field(default={})
+    """Team-mates that share a reward, which the world gives in ``info["group_reward"]``: name of a group → names or patterns of its agents in one
+    world. A group of the same name in several behaviors is one group."""
     team: Annotated[int, Strict(), Whole] | dict[str, Annotated[int, Strict(), Whole]] | None = None
     """Side of its agents in ``self_play``: a number, or pattern of agent names → number. ``null``: each agent is a side of its own, or each
     behavior where there are several."""

@@ -20,6 +20,14 @@ class TrajectoryBatch:
     A trajectory is consecutive steps of one agent within one episode. It ends by `terminated` (the task ended: no
     bootstrap), by `truncated` (we stopped watching) or, with neither set, by a horizon cut; the last two bootstrap from `next_obs`.
 
+    Groups: the columns from `group_reward` on are None unless the spec is ``grouped``. They are for an algorithm that learns from team-mates
+    together; others learn from `total_reward`. Rows of team-mates at one moment have the same `group_id` and `world_episode` (of their
+    trajectories) and the same `env_step`: their observations are what the team saw then, their actions what it did. After a
+    trajectory's last row it saw the observations of the rows whose `env_step` is its `next_env_step`, and `next_obs` of the trajectories
+    with the same `next_env_step`. A team-mate without such a row was dead or paused, or its row is in another batch of the same env
+    manager: trajectories end at different times. In a world of agents in turn each moment has one row; the newest observation of
+    each mate up to then is the team's.
+
     Attributes:
         obs: name -> ``[N, *shape]`` in the space's dtype.
         continuous: float32 ``[N, C]``, policy-space sample, not clipped.
@@ -37,7 +45,16 @@ class TrajectoryBatch:
         agent_id: int64 ``[K]``, slot within its env manager.
         episode_id: int64 ``[K]``, unique within its env manager.
         episode_return, episode_length: float64 and int64 ``[E]``, of the episodes that ended in this batch, in the order of their end.
+            A return has the group's rewards in it that reached the agent.
         episode_lesson: int64 ``[E]``, tag of the parameters that each of them began with (`envs.base.BatchedEnv.lesson_of`).
+        group_reward: float32 ``[N]``, what the group received between a row's decision and what followed. Not in `reward`.
+        env_step: int64 ``[N]``, steps of the world, in its episode, before the row's decision.
+        next_env_step: int64 ``[K]``, those before `next_obs`.
+        group_id: int64 ``[K]``, unique within its env manager; -1 for an agent without a group.
+        world_episode: int64 ``[K]``, episode of the group's world, counted from 0 in its env manager.
+        group_ended: bool ``[K]``, the group ended with the trajectory: no team-mate was left. An agent that terminates without it has a
+            team that goes on, and whose value is not 0.
+        group_return: float64 ``[G]``, of the groups that ended in this batch; see `envs.specs.TerminalSteps`.
     """
 
     obs: Observations
@@ -59,11 +76,23 @@ class TrajectoryBatch:
     episode_return: np.ndarray
     episode_length: np.ndarray
     episode_lesson: np.ndarray
+    group_reward: np.ndarray | None = None
+    env_step: np.ndarray | None = None
+    next_env_step: np.ndarray | None = None
+    group_id: np.ndarray | None = None
+    world_episode: np.ndarray | None = None
+    group_ended: np.ndarray | None = None
+    group_return: np.ndarray | None = None
 
     @property
     def rows(self) -> int:
         """N, in agent steps."""
         return len(self.reward)
+
+    @property
+    def total_reward(self) -> np.ndarray:
+        """float32 ``[N]``: an agent's reward and its group's together, what an algorithm that knows no groups learns from."""
+        return self.reward if self.group_reward is None else self.reward + self.group_reward
 
     @property
     def starts(self) -> np.ndarray:
@@ -81,7 +110,8 @@ def empty_batch(spec: BehaviorSpec, memory_size: int = 0) -> TrajectoryBatch:
         return np.empty((0, *shape), dtype)
 
     mask = nothing("bool", spec.action.choices) if spec.action.masked else None
-
+    groups = {"group_reward": "float32", "env_step": "int64", "next_env_step": "int64", "group_id": "int64", "world_episode": "int64",
+              "group_ended": "bool", "group_return": "float64"}
     return TrajectoryBatch(
         obs={o.name: nothing(o.dtype, *o.shape) for o in spec.observations},
         continuous=nothing("float32", spec.action.continuous_size),
@@ -93,6 +123,7 @@ def empty_batch(spec: BehaviorSpec, memory_size: int = 0) -> TrajectoryBatch:
         terminated=nothing("bool"), truncated=nothing("bool"), agent_id=nothing("int64"), episode_id=nothing("int64"),
         episode_return=nothing("float64"), episode_length=nothing("int64"),
         episode_lesson=nothing("int64"),
+        **({name: nothing(dtype) for name, dtype in groups.items()} if spec.grouped else {}),
     )
 
 
@@ -103,7 +134,8 @@ def row_bytes(spec: BehaviorSpec, memory_size: int = 0) -> int:
         memory_size: M; 0 where the policy is not recurrent.
     """
     b = empty_batch(spec, memory_size)
-    arrays = [*b.obs.values(), b.continuous, b.discrete, b.log_prob, b.reward, b.version, b.action_mask, b.memory]
+    arrays = [*b.obs.values(), b.continuous, b.discrete, b.log_prob, b.reward, b.version, b.action_mask, b.memory, b.group_reward,
+              b.env_step]
     return sum(a.itemsize * int(np.prod(a.shape[1:], dtype=np.int64)) for a in arrays if a is not None)
 
 

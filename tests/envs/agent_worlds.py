@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from gymnasium import spaces
 
-from envs.toy_agents import CountingAgents, TurnTeams
+from envs.toy_agents import CountingAgents, DyingTeams, TurnTeams
 
 
 class SameArrays(CountingAgents):
@@ -108,6 +108,58 @@ class Blocking(CountingAgents):
         if self.time == 1:
             time.sleep(1.5)
         return super().step(actions)
+
+
+class _Pays:
+    """Gives group rewards in ``info``, besides what the world does.
+
+    Args:
+        each_step: given in every step to every agent that is in the world before or after it.
+        pays: (step, agent in whose info it is, anything); in that step instead.
+    """
+
+    def __init__(self, each_step: float = 0.0, pays: Any = (), **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self._each_step, self._pays = each_step, [tuple(one) for one in pays]
+
+    def step(self, actions: dict[str, Any]) -> tuple[Any, ...]:
+        before = list(self.agents)
+        *parts, _ = super().step(actions)
+        return (*parts, self._infos([*before, *self.agents]))
+
+    def _infos(self, agents: list[str]) -> dict[str, dict[str, Any]]:
+        special = {agent: {"group_reward": amount} for time, agent, amount in self._pays if time == self.time}
+        if special or not self._each_step:
+            return special
+        return {agent: {"group_reward": self._each_step} for agent in agents}
+
+
+class PayingAgents(_Pays, CountingAgents):
+    """Agents that die at different ages."""
+
+
+class PayingTeams(_Pays, DyingTeams):
+    """Agents that wait, die and come back."""
+
+
+class PayingTurns(_Pays, TurnTeams):
+    """Agents in turn.
+
+    Args:
+        together: all end with the first.
+    """
+
+    def __init__(self, together: bool = False, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self._together = together
+
+    def step(self, action: Any) -> None:
+        was_dead = self.terminations[self.agent_selection]
+        TurnTeams.step(self, action)
+        if not was_dead:
+            self.infos = {agent: {} for agent in self.agents} | self._infos(self.agents)
+            if self._together and any(self.terminations.values()):
+                self.terminations = dict.fromkeys(self.agents, True)
 
 
 def unnamed() -> CountingAgents:

@@ -20,6 +20,10 @@ class AgentEpisode:
     obs: list[dict[str, np.ndarray]] = field(default_factory=list)
     reward: list[float] = field(default_factory=list)
     end: str = ""
+    group_reward: list[float] = field(default_factory=list)
+    env_step: list[int] = field(default_factory=list)
+    world_episode: int = -1
+    group_ended: bool = False
 
 
 class AgentsAuditor:
@@ -28,6 +32,7 @@ class AgentsAuditor:
     Attributes:
         episodes: (behavior, slot) -> its episodes, in order.
         actions: env-space choices (first branch) given, in order: (behavior, slot, choice).
+        group_returns: behavior -> returns of its groups, in the order of their end.
     """
 
     def __init__(self, env: BatchedEnv, seed: int = 0, act: Callable[[str, DecisionSteps], Actions] | None = None) -> None:
@@ -35,6 +40,8 @@ class AgentsAuditor:
         self.episodes: dict[tuple[str, int], list[AgentEpisode]] = {}
         self.waiting: set[tuple[str, int]] = set()
         self.actions: list[tuple[str, int, int]] = []
+        self.group_returns: dict[str, list[float]] = {name: [] for name in env.behaviors}
+        self.group_ids: dict[tuple[str, int], int] = {}
         self.env_steps = 0
         self._act = act or self._random
         env.reset()
@@ -83,6 +90,19 @@ class AgentsAuditor:
             episode.end = "terminated" if terminal.terminated[row] else "truncated"
             episode.reward.append(float(terminal.reward[row]))
             episode.obs.append({name: values[row].copy() for name, values in terminal.obs.items()})
+            if terminal.group_id is not None:
+                self._note_group((behavior, slot), episode, terminal, row)
+                episode.group_reward.append(float(terminal.group_reward[row]))
+                episode.group_ended = bool(terminal.group_ended[row])
+        if terminal.group_return is not None:
+            self.group_returns[behavior] += terminal.group_return.tolist()
+
+    def _note_group(self, key: tuple[str, int], episode: AgentEpisode, steps: DecisionSteps | TerminalSteps, row: int) -> None:
+        assert self.group_ids.setdefault(key, int(steps.group_id[row])) == steps.group_id[row], "an agent stays in its group"
+        if not episode.env_step:
+            episode.world_episode = int(steps.world_episode[row])
+        assert episode.world_episode == steps.world_episode[row]
+        episode.env_step.append(int(steps.env_step[row]))
 
     def _decide(self, behavior: str, decision: DecisionSteps) -> None:
         for row, slot in enumerate(decision.agent_id.tolist()):
@@ -92,9 +112,14 @@ class AgentsAuditor:
             if decision.first[row]:
                 assert not episodes or episodes[-1].end, "an episode begins after the one before has ended"
                 assert decision.reward[row] == 0.0
+                assert decision.group_reward is None or decision.group_reward[row] == 0.0
                 episodes.append(AgentEpisode())
             else:
                 episodes[-1].reward.append(float(decision.reward[row]))
+                if decision.group_reward is not None:
+                    episodes[-1].group_reward.append(float(decision.group_reward[row]))
+            if decision.group_id is not None:
+                self._note_group((behavior, slot), episodes[-1], decision, row)
             episodes[-1].obs.append({name: values[row].copy() for name, values in decision.obs.items()})
             self.waiting.add((behavior, slot))
 

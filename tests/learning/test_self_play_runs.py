@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 
 import raytrain
-from envs.toy_teams import Duel
 from tests.raytrain.self_play_worlds import FINAL
 
 pytestmark = pytest.mark.learning

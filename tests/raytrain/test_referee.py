@@ -228,6 +228,19 @@ def test_a_team_wins_by_what_its_members_got_together():
     assert matches.take()[0] == (Game(0, 0.0, (("team", 1, 3),)),)
 
 
+def test_groups_count_in_a_result_and_those_of_opponents_are_left_out():
+    matches = Matches({"team": (0, 1)}, 1)
+    orders = Orders(0, team=0, opponents={"team": {0: 0, 1: 3}})
+    matches.begin(np.array([0]), orders)
+    both = ends({0: -0.5, 1: 0.5})
+    both.group_id, both.group_reward = np.array([0, 1]), np.array([2.0, -2.0], np.float32)
+    both.group_return, both.group_return_id = np.array([5.0, -5.0]), np.array([0, 1])
+    left = matches.end("team", both)
+    assert left.group_return.tolist() == [5.0] and left.group_return_id.tolist() == [0] and left.group_reward.tolist() == [2.0]
+    matches.begin(np.array([1]), orders)
+    assert matches.take()[0][0].score == 1.0
+
+
 def test_behaviors_of_other_teams_are_opponents():
     matches = Matches({"red": (0,), "blue": (1, 2)}, 1)
     orders = Orders(0, team=2, opponents={"red": {0: 4}, "blue": {1: 5, 2: 6}})

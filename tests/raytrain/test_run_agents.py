@@ -14,7 +14,7 @@ from safetensors.numpy import load_file
 import raytrain
 from raytrain.checkpoint import CheckpointStore
 from raytrain.cli import main
-from raytrain.errors import ConfigError
+from raytrain.errors import ConfigError, RunFault
 
 pytest.importorskip("pettingzoo", reason="the extra pettingzoo is not installed")
 
@@ -131,7 +131,51 @@ def test_what_has_one_agent_refuses_a_world_of_many(tmp_path, capsys):
         train(tmp_path, {"env": COUNTING, "behaviors": {"CountingAgents": {"trainer_type": "bc", "demo_path": "x"}}}, "other")
 
 
+PAYING = {"env": "tests.envs.agent_worlds:PayingAgents", "env_kwargs": {"pays": [[25, "agent_0", 2.0]], "deaths": [10, 20, 25, 25]}}
+
+
+def test_groups_have_a_return_of_their_own(tmp_path):
+    """C74: given once when two of four are dead; agents' returns have what reached them, the group's return all of it."""
+    summaries = []
+    data = {**PAYING, "behaviors": {"PayingAgents": behavior(groups={"team": "*"}, max_steps=800, summary_freq=400)}, "env_settings": {"num_envs": 2, "seed": 1}}
+    episodes = []
+    run = train(tmp_path, data, on_summary=summaries.append, on_episode=lambda b, r, n, s: episodes.append((n, r)))
+    assert [summary.values["Environment/Group Cumulative Reward"] for summary in summaries] == [2.0, 2.0]
+    assert set(episodes) == {(10, 10.0), (20, 20.0), (25, 27.0)}
+    assert run.results["agent_steps"] >= 800
+    with open(run.path / "PayingAgents" / "metrics.csv", encoding="utf-8") as file:
+        assert [float(row["Environment/Group Cumulative Reward"]) for row in csv.DictReader(file)] == [2.0, 2.0]
+    snapshot = CheckpointStore.load(max((run.path / "checkpoints").iterdir()))
+    assert snapshot.behaviors["PayingAgents"].spec.grouped
+
+
+@pytest.mark.slow
+def test_groups_under_sac(tmp_path):
+    """The same world with a replay buffer."""
+    hyper = {"buffer_size": 2000, "batch_size": 32, "buffer_init_steps": 64, "steps_per_update": 20}
+    one = {"trainer_type": "sac", "hyperparameters": hyper, "network_settings": {"hidden_units": 8, "num_layers": 1}, "groups": {"team": "*"}, "max_steps": 600,
+           "summary_freq": 300}
+    summaries = []
+    run = train(tmp_path, {**PAYING, "behaviors": {"PayingAgents": one}, "env_settings": {"num_envs": 2, "seed": 1}}, on_summary=summaries.append)
+    assert summaries and all(summary.values["Environment/Group Cumulative Reward"] == 2.0 for summary in summaries)
+    assert run.results["behaviors"]["PayingAgents"]["updates"] > 0
+
+
+def test_without_groups_there_is_no_return_of_them(tmp_path):
+    """Nor is a group reward lost without a word."""
+    summaries = []
+    train(tmp_path, two({"max_steps": 500}, {"max_steps": 500}), on_summary=summaries.append)
+    assert summaries and not any("Environment/Group Cumulative Reward" in summary.values for summary in summaries)
+    with pytest.raises(RunFault, match="agent 'agent_2': info.'group_reward'. is given, but it is in no group|agent 'agent_0': info"):
+        train(tmp_path, {**PAYING, "env_kwargs": {"each_step": 1.0}, "behaviors": {"PayingAgents": behavior()}}, "other")
+
+
 @pytest.mark.parametrize(("data", "words"), [
+    ({**two(), "behaviors": {}, "default_settings": behavior(groups={"team": "*"})}, "default_settings.groups.*expected groups in a behavior"),
+    (two({"groups": {"red": "agent_2"}}), "behaviors.early.groups.red: no agent of the behavior is called 'agent_2'; it has the agents agent_0, agent_1"),
+    (two({"groups": {"red": "*", "blue": "agent_0"}}), "expected one group for the agent 'agent_0', received 2: red, blue"),
+    (two({"groups": {"red": []}}), "groups.red: expected at least one pattern"),
+    (two({"groups": "agent_*"}), "groups.*received text 'agent_\\*'"),
     (two({"agents": "agent_9"}), "early"),
     (two({"agents": ["agent_0"]}), "agent_1"),
     (two({"agents": "agent_*"}), "agent_2"),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -581,3 +583,26 @@ def test_critic_learns_time_limits_and_ends():
             d.publish()
         value = d.trainer._program.values(NetworkInputs(np.zeros((1, 1), np.float32)))
         assert float(value[0, 0]) == pytest.approx(expected, abs=tolerance)
+
+
+# -- groups ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("reward_scaling", [False, True])
+def test_group_rewards_are_learnt_from_like_rewards(reward_scaling):
+    """Value targets are those of own and group reward together."""
+    batch = trajectories([3, 2], [TERMINATED, CUT], [1.0, 2.0, 3.0, 4.0, 5.0])
+    group_reward = np.array([0.5, 0.0, -2.0, 7.0, 0.0], np.float32)
+    rewards = []
+    for given in (replace(batch, group_reward=group_reward), replace(batch, reward=batch.reward + group_reward), batch):
+        trainer = trainer_of(spec_of(DISCRETE), settings_of(reward_scaling=reward_scaling, strength=2.0))
+        trainer.process(given, "m")
+        rewards.append(trainer._held[0].rewards["extrinsic"])
+    np.testing.assert_array_equal(rewards[0], rewards[1])
+    assert not np.array_equal(rewards[0], rewards[2])
+
+
+def test_a_group_reward_that_is_not_finite_is_refused():
+    batch = trajectories([2], [CUT], [1.0, 2.0])
+    with pytest.raises(ValueError, match=r"finite values for rewards from m, received nan at index \[1\]"):
+        trainer_of(spec_of(DISCRETE), settings_of()).process(replace(batch, group_reward=np.array([0, np.nan], np.float32)), "m")

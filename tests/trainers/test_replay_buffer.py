@@ -494,3 +494,9 @@ def test_agents_that_vanish_do_not_stay_in_the_state():
     for agent in range(100):
         buffer.add(batch_of((agent, 0, [0, 1], [1], "")), "m")
     assert [entry[:3] for entry in buffer.state().scalars["replay/open"]] == [["m", agent, 0] for agent in range(95, 100)]
+
+
+def test_group_rewards_are_stored_as_part_of_the_reward():
+    buffer, batch = ReplayBuffer(SPEC, 10), batch_of((0, 0, [0, 1, 2, 3], [1, 2, 4], "t"))
+    buffer.add(dataclasses.replace(batch, group_reward=np.array([0.5, 0, -3], np.float32)), "m")
+    assert transitions(buffer) == {0: (1.5, 1, 1, ""), 1: (2, 2, 1, ""), 2: (1, 3, 1, "t")}
