@@ -3,7 +3,8 @@
 
 ``tictactoe``     against random and perfect play, and in every game that the policy, not sampled, can come into
 ``connect-four``  against random play
-``league``        every checkpoint against every other, in the run's own world, with ratings; ``--limit 2``: the newest against the first
+``league``        all snapshots of self-play (without it: checkpoints) against one another, in the run's own world, with ratings;
+                  ``--limit 2``: the newest against the first
 ``spread``        the mean return beside that of random agents, in the run's own world
 
 RUN is a run folder or one of its checkpoints. Figures of several runs, games and days gather in the JSON file.
@@ -35,11 +36,14 @@ from rich.table import Table
 
 from envs.agent_behaviors import assign_agents
 from envs.base import EnvFault
-from raytrain import LoadedPolicy, load_policy
+from envs.specs import EnvProbe
+from raytrain import LoadedPolicy, load_policy, load_snapshots
 from raytrain.checkpoint import CheckpointStore, find_checkpoint
 from raytrain.checks import agent_patterns
 from raytrain.config import load_config
 from raytrain.record import CONFIGURATION, World
+from raytrain.settings import RunConfig
+from raytrain.teams import teams_of
 
 CLASSIC = {"tictactoe": "pettingzoo.classic.tictactoe_v3:env", "connect-four": "pettingzoo.classic.connect_four_v3:env"}
 MODES = {"most likely": True, "sampled": False}
@@ -61,7 +65,7 @@ def main(words: Sequence[str] | None = None) -> int:
         command.add_argument("--which", choices=("latest", "best"), default="latest", help="checkpoint of a run (default: %(default)s)")
         if name == "league":
             command.add_argument("--team", action="append", default=[], metavar="PATTERN", help="names of a team's agents; once for each team "
-                                 "(default: each agent is one)")
+                                 "(default: those of the run)")
             command.add_argument("--limit", type=int, default=10, help="policies of a run, the first and the last among them (default: %(default)s)")
             command.add_argument("--most-likely", action="store_true", help="policies play their most likely actions (default: samples, as in "
                                  "training; without them games between the same two may all be the same)")
@@ -133,16 +137,18 @@ def both_sides(arena: Arena, player: Player, other: Player, games: int, seed: in
 
 def judge_league(options: argparse.Namespace) -> dict[str, Any]:
     """One league of the policies of all runs: a table for people, and as plain data."""
-    world, patterns = trained_in(options.runs[0])
+    world, patterns, config = trained_in(options.runs[0])
     with Arena(world, min(COPIES, options.games)) as arena:
         behavior_of = by_agent(arena, patterns)
+        own = {} if options.team else sides(config, arena, behavior_of)
+        teams = own or assign_teams(list(arena.specs), options.team)
         behaviors = [options.behavior] if options.behavior else list(dict.fromkeys(behavior_of.values()))
         entrants = [
             Entrant(f"{behavior} {name}" if len(behaviors) > 1 else name, behavior, policy_player(loaded, world.env, options.most_likely))
             for behavior in behaviors for run in options.runs for name, loaded in policies_of(run, behavior, options.limit)
         ]
         with console.status("") as status:
-            league = play_league(arena, assign_teams(list(arena.specs), options.team), behavior_of, entrants, options.games, options.seed,
+            league = play_league(arena, teams, behavior_of, entrants, options.games, options.seed,
                                  lambda done, pairs: status.update(f"{done} of {pairs} pairs have played"))
     ratings = fit_elo(league.points, league.games, anchor=0 if options.anchor == "first" else None)
     return {" ".join(map(run_name, options.runs)): print_league(world.env, [e.name for e in entrants], ratings, league.points, league.games)
@@ -168,7 +174,7 @@ def judge_returns(options: argparse.Namespace) -> dict[str, Any]:
     table = Table("run", "plays", "mean return of an agent", "std", "episodes", title="returns")
     figures = {}
     for run in options.runs:
-        world, patterns = trained_in(run)
+        world, patterns, _ = trained_in(run)
         with Arena(world, min(COPIES, options.games)) as arena:
             behavior_of = by_agent(arena, patterns)
             loaded = {behavior: load_policy(run, behavior, options.which) for behavior in set(behavior_of.values())}
@@ -200,14 +206,22 @@ def run_name(path: Path) -> str:
     return f"{path.parents[1].name}/{path.name}" if path.parent.name == "checkpoints" else path.name
 
 
-def trained_in(path: Path) -> tuple[World, dict[str, Sequence[str]]]:
-    """The world of a run or checkpoint, and behavior -> patterns of its agents (the only one: without any)."""
+def trained_in(path: Path) -> tuple[World, dict[str, Sequence[str]], RunConfig]:
+    """The world of a run or checkpoint, behavior -> patterns of its agents (the only one: without any), and all of its configuration."""
     checkpoint = find_checkpoint(path).resolve()
     file = next((folder / CONFIGURATION for folder in checkpoint.parents[:2] if (folder / CONFIGURATION).is_file()), None)
     if file is None:
         raise ValueError(f"Expected {CONFIGURATION} in the run folder of {path}, found none.")
-    behaviors = load_config(file).behaviors
-    return World.of_file(file), dict(agent_patterns(behaviors)) or dict.fromkeys(behaviors, ())
+    config = load_config(file)
+    return World.of_file(file), dict(agent_patterns(config.behaviors)) or dict.fromkeys(config.behaviors, ()), config
+
+
+def sides(config: RunConfig, arena: Arena, behavior_of: Mapping[str, str]) -> dict[str, tuple[str, ...]]:
+    """Team of self-play -> its agents; empty where the run had none."""
+    agents = {behavior: tuple(a for a, own in behavior_of.items() if own == behavior) for behavior in dict.fromkeys(behavior_of.values())}
+    teams = teams_of(config, EnvProbe({behavior: arena.specs[own[0]] for behavior, own in agents.items()}, agents))
+    numbers = {agent: team for behavior, own in teams.items() for agent, team in zip(agents[behavior], own, strict=True)}
+    return {f"team {team}": tuple(a for a, number in numbers.items() if number == team) for team in sorted(set(numbers.values()))}
 
 
 def by_agent(arena: Arena, patterns: Mapping[str, Sequence[str]]) -> dict[str, str]:
@@ -218,7 +232,12 @@ def by_agent(arena: Arena, patterns: Mapping[str, Sequence[str]]) -> dict[str, s
 
 
 def policies_of(path: Path, behavior: str, limit: int) -> list[tuple[str, LoadedPolicy]]:
-    """(name, policy) of the checkpoints of a run, oldest first, at most `limit` of them; of a checkpoint folder its own only."""
+    """(name, policy), oldest first, at most `limit` of them: the snapshots of self-play and the newest policy, or the checkpoints of a run."""
+    if trained_in(path)[2].behaviors[behavior].self_play is not None:
+        loaded = [(one.agent_steps, one.policy) for one in load_snapshots(path, behavior)]
+        newest = load_policy(path, behavior, "latest")
+        loaded += [(newest.agent_steps, newest)]
+        return [(f"{run_name(path).partition('/')[0]} {steps:,}", policy) for steps, policy in evenly(loaded, limit)]
     folders = CheckpointStore(path.expanduser(), keep=1).paths() or [find_checkpoint(path)]
     loaded = [load_policy(folder, behavior) for folder in evenly(folders, limit)]
     return [(f"{run_name(path).partition('/')[0]} {policy.agent_steps:,}", policy) for policy in loaded]
