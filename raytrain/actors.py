@@ -20,11 +20,10 @@ from ray.util.queue import Full, _QueueActor
 from raytrain.backends import trainer_name
 from raytrain.errors import RunFault
 from raytrain.evaluation import EVALUATOR, Evaluator, Played
-from raytrain.messages import QUEUE_CAPACITY, Header, ManagerStatus, Orders, PolicyMessage
+from raytrain.messages import QUEUE_CAPACITY, Header, ManagerStatus, Orders, PolicyMessage, TrainerStatus
 from raytrain.plan import Plan, Start, build_env_manager, build_trainer_loop
 from raytrain.queues import Item
 from raytrain.referee import ItemReport, Referee, Ruling
-from raytrain.trainer_loop import TrainerStatus
 from trainers.trajectory import TrajectoryBatch
 
 CALL_TIMEOUT_S = 30.0

@@ -13,11 +13,11 @@ from threadpoolctl import threadpool_limits
 
 from raytrain.env_manager import EnvManager
 from raytrain.errors import RunFault
-from raytrain.messages import ManagerStatus
+from raytrain.messages import CheckpointDue, ManagerStatus, TrainerStatus
 from raytrain.plan import Plan, Start, build_env_manager, build_trainer_loop
 from raytrain.queues import LocalExchange
 from raytrain.referee import Referee
-from raytrain.trainer_loop import CheckpointDue, TrainerLoop, TrainerStatus
+from raytrain.trainer_loop import TrainerLoop
 
 
 @dataclass(slots=True)

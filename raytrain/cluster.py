@@ -20,9 +20,9 @@ from raytrain.actors import EnvManagerActor, EvaluatorActor, Exchange, RefereeAc
 from raytrain.backends import News, trainer_name
 from raytrain.errors import ClusterError, RunFault
 from raytrain.evaluation import EVALUATOR, Evaluator, Played
+from raytrain.messages import CheckpointDue
 from raytrain.plan import Plan, Start
 from raytrain.settings import DistributedSettings
-from raytrain.trainer_loop import CheckpointDue
 
 _PROBE_S = 2.0
 _ANSWER_S = 2.0  # longest wait for an actor's answer to a question of the controller

@@ -14,14 +14,13 @@ from raytrain.console import Console
 from raytrain.errors import RunFault, RunFolderError
 from raytrain.interrupts import Interrupts, quit_at_once
 from raytrain.judge import Judge
-from raytrain.messages import Episodes, Notice
+from raytrain.messages import CheckpointDue, Episodes, Notice, TrainerStatus
 from raytrain.outcome import Outcome, behavior_outcome, behavior_status, whole_status
 from raytrain.plan import Plan
 from raytrain.run_folder import RunFolder
 from raytrain.snapshot import Snapshot
 from raytrain.stats import Summary
 from raytrain.stop import RunStop
-from raytrain.trainer_loop import CheckpointDue, TrainerStatus
 from raytrain.writers import writing_metrics
 
 _POLL_S = 0.2

@@ -7,7 +7,7 @@ queue and credit (`raytrain.credit`).
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -16,9 +16,9 @@ import numpy as np
 from envs.base import BatchedEnv
 from envs.specs import Actions, BehaviorSpec, DecisionSteps, Steps
 from raytrain.collector import TAPE_ROWS, Collector
-from raytrain.matches import Matches
-from raytrain.messages import Credit, Header, ManagerStatus, Orders
+from raytrain.messages import Credit, Header, ManagerStatus
 from raytrain.queues import PolicySource, TrajectorySink
+from raytrain.stage import Stage
 from raytrain.timers import Timers
 from trainers.policy import Policy, PolicyOutput
 from trainers.trajectory import row_bytes
@@ -32,6 +32,7 @@ MAX_ITEM_AGE_S = 0.25
 _LOOKS = 50
 """So often is looked for news of other behaviors while waiting for one."""
 _NO_CREDIT = Credit(0, ())
+_NO_EPISODES = np.empty(0, np.int64)  # of worlds that are never asked for them
 
 
 @dataclass(slots=True)
@@ -53,7 +54,6 @@ class _Lane:
     rounds_done: int = 0  # rounds whose rows have all been shipped
     is_closing: bool = False
     held: list[DecisionSteps] = field(default_factory=list)
-    snapshots: dict[int, Policy] = field(default_factory=dict)  # that opponents act with
     sequence: int = 0
     shipped: int = 0
     abandoned: int = 0  # agent steps given up by a reset of everything
@@ -83,9 +83,7 @@ class EnvManager:
         incarnation: how often this manager was started before.
         should_stop: asked while waiting for room in a full queue.
         clock: seconds, monotonic.
-        new_policy: behavior name -> a new policy without weights, for opponents; of behaviors of self-play.
-        matches: who plays what; None without self-play.
-        orders: by which `env` was made; None where nothing of it ever changes.
+        stage: what worlds play; None where nothing of it ever changes.
     """
 
     def __init__(
@@ -101,16 +99,12 @@ class EnvManager:
         incarnation: int = 0,
         should_stop: Callable[[], bool] = lambda: False,
         clock: Callable[[], float] = time.perf_counter,
-        new_policy: Mapping[str, Callable[[], Policy]] | None = None,
-        matches: Matches | None = None,
-        orders: Orders | None = None,
+        stage: Stage | None = None,
     ) -> None:
         self.name = name
         self.timers = Timers()
         self._env = env
-        self._new_policy, self._matches = dict(new_policy or {}), matches
-        self._newest_orders = self._made_by = orders
-        self._orders = orders if matches is None else None  # in force; None while the first snapshots are on their way
+        self._stage = stage
         self._rng = np.random.Generator(np.random.PCG64(seed))
         self._ship_early = ship_early
         self._incarnation = incarnation
@@ -123,7 +117,7 @@ class EnvManager:
             collector = Collector(spec, slots, time_horizons[behavior], TAPE_ROWS, policy.architecture.memory_size)
             self._lanes[behavior] = _Lane(
                 behavior, policy, collector, sources[behavior], sinks[behavior], np.zeros(slots, bool),
-                item_rows(spec, policy.architecture.memory_size), lessons=None if orders is None else partial(env.lesson_of, behavior),
+                item_rows(spec, policy.architecture.memory_size), lessons=None if stage is None else partial(env.lesson_of, behavior),
             )
         self._env_steps = 0
         self._phase = "starting environments"
@@ -139,7 +133,7 @@ class EnvManager:
 
     def advance(self, wait_s: float) -> bool:
         """One turn of the loop. Returns False when every agent waits for credit and none came within `wait_s`."""
-        if self._matches is not None and self._orders is None and not self._has_first_orders(wait_s):
+        if self._stage is not None and not self._is_set(wait_s):
             return False
         if self._waits_for_credit():
             stuck = [lane for lane in self._lanes.values() if lane.is_stuck]
@@ -150,8 +144,8 @@ class EnvManager:
         self._phase = "stepping"
         with self.timers.section("env_step"):
             news = self._env.poll(0.25)
-        if self._matches is not None and news:
-            news = self._cast(news)
+        if self._stage is not None:
+            news = self._without_opponents(news)
         for behavior, steps in news.items():
             self._take_in(self._lanes[behavior], steps)
         for lane in self._lanes.values():
@@ -160,8 +154,7 @@ class EnvManager:
                 self._act_on_held(lane)
             elif self._is_due(lane):
                 self._ship(lane)
-        if self._newest_orders is not self._orders:
-            self._obey()
+        self._obey()
         return True
 
     def _take_in(self, lane: _Lane, steps: Steps) -> None:
@@ -242,63 +235,42 @@ class EnvManager:
 
     # -- orders ------------------------------------------------------------------------------------------------------
 
-    def _cast(self, news: dict[str, Steps]) -> dict[str, Steps]:
+    def _without_opponents(self, news: dict[str, Steps]) -> dict[str, Steps]:
         """What is left of a message without the agents that do not learn: those act here, at once and without credit."""
-        matches, found = self._matches, {}
-        ends = {behavior: matches.end(behavior, news[behavior].terminal) for behavior in matches.behaviors if behavior in news}
-        matches.begin(self._env.episodes, self._orders)
-        for behavior, steps in news.items():
-            if behavior not in ends:
-                found[behavior] = steps
-                continue
-            lane = self._lanes[behavior]
-            learning, others = matches.split(behavior, steps.decision)
-            for number, decision in others:
-                with self.timers.section("act"):
-                    output = lane.snapshots[number].act(
-                        decision.obs, self._rng, action_mask=decision.action_mask, with_entropy=False, agent_id=decision.agent_id, first=decision.first)
-                self._give(lane, decision, output)
-            found[behavior] = Steps(learning, ends[behavior], steps.env_steps)
-        return found
+        news, others = self._stage.split(news, getattr(self._env, "episodes", _NO_EPISODES))
+        for behavior, policy, decision in others:
+            with self.timers.section("act"):
+                output = policy.act(
+                    decision.obs, self._rng, action_mask=decision.action_mask, with_entropy=False, agent_id=decision.agent_id, first=decision.first)
+            self._give(self._lanes[behavior], decision, output)
+        return news
 
-    def _has_first_orders(self, wait_s: float) -> bool:
+    def _is_set(self, wait_s: float) -> bool:
+        """Whether worlds can be played; waits for the first policies of opponents."""
+        if self._stage.is_set:
+            return True
         for lane in self._lanes.values():
             self._apply_newest(lane)
         self._obey()
-        if self._orders is None:
+        if not self._stage.is_set:
             lane = next(iter(self._lanes.values()))
             self._phase = "waiting for the first policies of opponents"
             lane.source.wait_newer(lane.serial, wait_s)
-        return self._orders is not None
+        return self._stage.is_set
 
     def _obey(self) -> None:
-        """Let the newest orders hold, once every snapshot that they name has come with a policy."""
-        orders = self._newest_orders
-        named = {behavior: set(given.values()) for behavior, given in orders.opponents.items()}
-        if any(not numbers <= self._lanes[behavior].snapshots.keys() for behavior, numbers in named.items()):
+        if self._stage is None or not self._stage.has_news or not self._stage.obey(self._env):
             return
-        before, self._orders = self._orders or self._made_by, orders
-        for behavior, numbers in named.items():
-            lane, still = self._lanes[behavior], self._matches.played(behavior)
-            lane.snapshots = {number: policy for number, policy in lane.snapshots.items() if number in numbers | still}
-        if orders.lesson != before.lesson:
-            self._env.set_parameters(orders.parameters, orders.lesson)
-        if orders.resets > before.resets:
-            self._begin_anew()
-
-    def _begin_anew(self) -> None:
-        """A new episode everywhere; trajectories that run are given up, and collected once more."""
         for lane in self._lanes.values():
             pending = lane.collector.pending
             lost = lane.collector.abandon()
             lane.abandoned += lost
-            lane.round_rows = max(0, lane.round_rows - lost - pending)
+            lane.round_rows = max(0, lane.round_rows - lost - pending)  # which are collected once more
             lane.held.clear()
             if lane.is_closing:
                 lane.closing[:] = False
                 self._end_round(lane)
-        if self._matches is not None:
-            self._matches.forget()
+        self._stage.begin_anew()
         self._env.reset()
 
     # -- policy and credit -------------------------------------------------------------------------------------------
@@ -309,12 +281,8 @@ class EnvManager:
             return
         lane.serial = message.serial
         lane.credit = message.credit.get(self.name, _NO_CREDIT)
-        for number, weights in message.snapshots.items():
-            if number not in lane.snapshots:
-                lane.snapshots[number] = self._new_policy[lane.behavior]()
-                lane.snapshots[number].set_weights(weights, number)
-        if message.orders is not None and message.orders.number > self._newest_orders.number:
-            self._newest_orders = message.orders
+        if self._stage is not None:
+            self._stage.receive(lane.behavior, message)
         if message.version > lane.policy.version:  # versions never go backwards
             lane.policy.set_weights(message.weights, message.version)
 
@@ -338,8 +306,7 @@ class EnvManager:
             return False
         for lane in self._lanes.values():
             self._apply_newest(lane)
-        if self._newest_orders is not self._orders:
-            self._obey()
+        self._obey()
         for lane in self._lanes.values():
             self._act_on_held(lane)
         return True
@@ -360,8 +327,7 @@ class EnvManager:
         with self.timers.section("ship"):
             batch = lane.collector.take()
             lane.shipped += batch.rows
-            played = self._matches is not None and lane.behavior in self._matches.behaviors
-            games, opponent_steps = self._matches.take() if played else ((), {})
+            games, opponent_steps = self._stage.take(lane.behavior) if self._stage is not None else ((), {})
             header = Header(
                 behavior=lane.behavior, manager=self.name, incarnation=self._incarnation, sequence=lane.sequence,
                 rows=batch.rows, agent_steps=lane.shipped, env_steps=self._env_steps, rounds_done=lane.rounds_done,

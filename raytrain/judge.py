@@ -15,10 +15,10 @@ from raytrain.console import Console
 from raytrain.evaluation import Evaluator, EvaluatorHandle, LocalEvaluator, Played
 from raytrain.evaluation_settings import EvaluationSettings
 from raytrain.files import to_json
+from raytrain.messages import CheckpointDue
 from raytrain.plan import Plan
 from raytrain.stats import EVALUATION_LENGTH, EVALUATION_RETURN, EVALUATION_STD
 from raytrain.summary_line import format_number
-from raytrain.trainer_loop import CheckpointDue
 from raytrain.writers import writing_metrics
 from trainers.trainer import Weights
 

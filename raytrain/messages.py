@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from envs.randomization import Samplers
+from raytrain.snapshot import BehaviorSnapshot
 
 QUEUE_CAPACITY = 20
 """Items a trajectory queue holds at most; a full queue blocks the producer."""
@@ -166,3 +167,44 @@ class Notice:
 
     behavior: str
     text: str
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointDue:
+    """The exact state of a trainer when it crossed a multiple of ``checkpoint_interval``, or was asked to save.
+
+    Attributes:
+        behavior: its name.
+        label: the multiple, or the agent steps when asked.
+        env_steps: of the run so far, as far as the trainer knows.
+    """
+
+    behavior: str
+    snapshot: BehaviorSnapshot
+    label: int
+    env_steps: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class TrainerStatus:
+    """What a trainer says of itself.
+
+    Attributes:
+        phase: what it is doing now, for people.
+        finished: ``max_steps`` are reached.
+        agent_steps, updates, policy_updates, version: counters.
+        queued: items that wait.
+        ledger: `Ledger.report`.
+    """
+
+    behavior: str
+    phase: str
+    finished: bool
+    agent_steps: int
+    env_steps: int
+    updates: int
+    policy_updates: int
+    version: int
+    rows_held: int
+    queued: int
+    ledger: dict[str, int] = field(default_factory=dict)

@@ -13,7 +13,7 @@ from raytrain.backends import News, trainer_name
 from raytrain.controller import Controller
 from raytrain.errors import RunFault
 from raytrain.evaluation import EVALUATOR, Evaluator
-from raytrain.messages import Episodes, Notice
+from raytrain.messages import CheckpointDue, Episodes, Notice, TrainerStatus
 from raytrain.plan import Plan, Start, seed_branch
 from raytrain.snapshot import BehaviorSnapshot
 from raytrain.stats import (
@@ -25,7 +25,6 @@ from raytrain.stats import (
     StatsBuffer,
 )
 from raytrain.timers import Timers
-from raytrain.trainer_loop import CheckpointDue, TrainerStatus
 
 _CHUNK_S = 0.1  # about how long optimizer steps are made before anybody looks up
 

@@ -7,8 +7,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from raytrain.messages import ManagerStatus
-from raytrain.trainer_loop import TrainerStatus
+from raytrain.messages import ManagerStatus, TrainerStatus
 
 _COUNTERS = ("agent_steps", "updates", "policy_updates")
 

@@ -21,6 +21,7 @@ from raytrain.matches import Matches
 from raytrain.messages import Orders, PolicyMessage
 from raytrain.queues import PolicySink, PolicySource, TrajectorySink, TrajectorySource
 from raytrain.referee import RefereePort
+from raytrain.stage import Stage
 from raytrain.world_desk import WorldDesk
 from trainers.architecture import Architecture, architecture
 from trainers.networks import policy_layout
@@ -239,11 +240,11 @@ def build_env_manager(
         plans, run.num_envs, run.stepping, seed_branch(run.seed, "envs"), index * run.num_envs, wait_for_all=run.lock_step,
         parameters=Curricula(run.parameters).samplers() if orders is None else orders.parameters, lesson=0 if orders is None else orders.lesson,
     )
-    teams = {plan.behavior: plan.teams for plan in plans if plan.teams}
+    teams, policies = {plan.behavior: plan.teams for plan in plans if plan.teams}, {plan.behavior: plan.policy for plan in plans}
     manager = EnvManager(
-        run.managers[index], env, sources, sinks, {p.behavior: p.policy() for p in plans}, {p.behavior: p.settings.time_horizon for p in plans},
+        run.managers[index], env, sources, sinks, {b: new() for b, new in policies.items()}, {p.behavior: p.settings.time_horizon for p in plans},
         seed_branch(run.seed, "env_manager", index), ship_early=not run.lock_step, should_stop=should_stop,
-        new_policy={plan.behavior: plan.policy for plan in plans if plan.teams}, matches=Matches(teams, run.num_envs) if teams else None, orders=orders,
+        stage=None if orders is None else Stage(orders, Matches(teams, run.num_envs) if teams else None, {b: policies[b] for b in teams}),
     )
     if state is not None:
         manager.load_state(state)

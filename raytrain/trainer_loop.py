@@ -5,7 +5,6 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -13,7 +12,7 @@ import numpy as np
 from envs.specs import BehaviorSpec
 from raytrain.credit import CreditBook, ReplayCredit
 from raytrain.ledger import Ledger
-from raytrain.messages import ENDLESS, Credit, Episodes, Notice, PolicyMessage
+from raytrain.messages import ENDLESS, CheckpointDue, Credit, Episodes, Notice, PolicyMessage, TrainerStatus
 from raytrain.queues import Item, PolicySink, TrajectorySource
 from raytrain.snapshot import BehaviorSnapshot
 from raytrain.stats import (
@@ -35,47 +34,6 @@ from trainers.trainer import Trainer
 _SHORTEST_WINDOW_S = 0.02  # items that waited while the trainer started are taken in at once; that is no rate
 _PUBLISH_S = 1.0  # longest time without a new policy while off-policy updates are made
 _BEST_EPISODES = 100  # over which the training return of a checkpoint is taken
-
-
-@dataclass(frozen=True, slots=True)
-class CheckpointDue:
-    """The exact state of a trainer when it crossed a multiple of ``checkpoint_interval``, or was asked to save.
-
-    Attributes:
-        behavior: its name.
-        label: the multiple, or the agent steps when asked.
-        env_steps: of the run so far, as far as the trainer knows.
-    """
-
-    behavior: str
-    snapshot: BehaviorSnapshot
-    label: int
-    env_steps: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class TrainerStatus:
-    """What a trainer says of itself.
-
-    Attributes:
-        phase: what it is doing now, for people.
-        finished: ``max_steps`` are reached.
-        agent_steps, updates, policy_updates, version: counters.
-        queued: items that wait.
-        ledger: `Ledger.report`.
-    """
-
-    behavior: str
-    phase: str
-    finished: bool
-    agent_steps: int
-    env_steps: int
-    updates: int
-    policy_updates: int
-    version: int
-    rows_held: int
-    queued: int
-    ledger: dict[str, int] = field(default_factory=dict)
 
 
 class TrainerLoop:

@@ -54,7 +54,7 @@ def test_two_trainers_take_turns_asynchronously(private_ray, tmp_path):
 
 def test_self_play_and_lessons_go_on_after_a_resume(private_ray, tmp_path):
     """C27, C28: the referee begins where it was."""
-    data = {**duel(p_win=0.5), **{"distributed": SMALL}}
+    data = {**duel(p_win=0.5), "distributed": SMALL}
     first = train(tmp_path, data, "run", overrides={"behaviors.RiggedDuel.max_steps": 500})
     _, before = saved(first, "RiggedDuel")
     resumed = train(tmp_path, data, "run", resume=True)

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 from raytrain.credit import CreditBook
-from raytrain.messages import Credit, Episodes, Header
+from raytrain.messages import CheckpointDue, Credit, Episodes, Header
 from raytrain.queues import LocalExchange
 from raytrain.stats import Summary
-from raytrain.trainer_loop import CheckpointDue, TrainerLoop
+from raytrain.trainer_loop import TrainerLoop
 from tests.raytrain.fake_run import FakeRun
 from tests.raytrain.fakes import BEHAVIOR, MEMORY_SIZE, SPEC, RecorderTrainer, ScriptedEnv, mask_of, memory_of, observe, reward_of
 from trainers.settings import PPOHyperparameters, PPOSettings

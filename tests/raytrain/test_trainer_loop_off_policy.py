@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 
 from raytrain.credit import ReplayCredit
-from raytrain.messages import Credit, Header, Notice, PolicyMessage
+from raytrain.messages import CheckpointDue, Credit, Header, Notice, PolicyMessage
 from raytrain.queues import LocalExchange
 from raytrain.stats import Summary
-from raytrain.trainer_loop import CheckpointDue, TrainerLoop
+from raytrain.trainer_loop import TrainerLoop
 from tests.raytrain.fakes import BEHAVIOR, SPEC, ReplayRecorder
 from tests.raytrain.test_trainer_loop import ENDLESS, batch_of
 from trainers.settings import SACHyperparameters, SACSettings
