@@ -8,65 +8,25 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from functools import partial
 
 import numpy as np
 
 from envs.base import BatchedEnv
-from envs.specs import Actions, BehaviorSpec, DecisionSteps, Steps
+from envs.specs import Actions, DecisionSteps, Steps
 from raytrain.collector import TAPE_ROWS, Collector
-from raytrain.messages import Credit, Header, ManagerStatus
+from raytrain.lane import NO_CREDIT, Lane, copied, item_rows
+from raytrain.messages import Header, ManagerStatus
 from raytrain.queues import PolicySource, TrajectorySink
 from raytrain.stage import Stage
 from raytrain.timers import Timers
 from trainers.policy import Policy, PolicyOutput
-from trainers.trajectory import row_bytes
 
-MAX_ITEM_ROWS = 32_768
-"""An item is shipped at the latest when it holds this many agent steps, or `MAX_ITEM_BYTES`."""
-MAX_ITEM_BYTES = 64 * 2**20
-"""So that the 20 items of a full queue of images hold little more than a gigabyte."""
 MAX_ITEM_AGE_S = 0.25
 """An item is shipped at the latest when its oldest finished trajectory has waited this long (not in lock-step)."""
 _LOOKS = 50
 """So often is looked for news of other behaviors while waiting for one."""
-_NO_CREDIT = Credit(0, ())
 _NO_EPISODES = np.empty(0, np.int64)  # of worlds that are never asked for them
-
-
-@dataclass(slots=True)
-class _Lane:
-    """One behavior within the manager."""
-
-    behavior: str
-    policy: Policy
-    collector: Collector
-    source: PolicySource
-    sink: TrajectorySink
-    closing: np.ndarray  # bool [slots]: agents whose running trajectory belongs to the round that is being closed
-    item_rows: int  # an item is shipped at the latest when it holds so many
-    lessons: Callable[[], np.ndarray] | None = None  # of the running episodes; None where there are none
-    serial: int = -1
-    credit: Credit = _NO_CREDIT
-    round: int = 0  # the round that actions count for now
-    round_rows: int = 0  # actions given in it
-    rounds_done: int = 0  # rounds whose rows have all been shipped
-    is_closing: bool = False
-    held: list[DecisionSteps] = field(default_factory=list)
-    sequence: int = 0
-    shipped: int = 0
-    abandoned: int = 0  # agent steps given up by a reset of everything
-    oldest_finished_s: float = 0.0
-
-    @property
-    def has_credit(self) -> bool:
-        return self.credit.first_round <= self.round < self.credit.end
-
-    @property
-    def is_stuck(self) -> bool:
-        """Agents of the closing round wait for what held ones do, and no credit can come before that round is delivered."""
-        return self.is_closing and bool(self.held) and self.rounds_done <= self.credit.first_round
 
 
 class EnvManager:
@@ -115,7 +75,7 @@ class EnvManager:
             slots = env.num_slots[behavior]
             policy = policies[behavior]
             collector = Collector(spec, slots, time_horizons[behavior], TAPE_ROWS, policy.architecture.memory_size)
-            self._lanes[behavior] = _Lane(
+            self._lanes[behavior] = Lane(
                 behavior, policy, collector, sources[behavior], sinks[behavior], np.zeros(slots, bool),
                 item_rows(spec, policy.architecture.memory_size), lessons=None if stage is None else partial(env.lesson_of, behavior),
             )
@@ -157,7 +117,7 @@ class EnvManager:
         self._obey()
         return True
 
-    def _take_in(self, lane: _Lane, steps: Steps) -> None:
+    def _take_in(self, lane: Lane, steps: Steps) -> None:
         """Act first, book afterwards: while an environment waits for its action nothing else is done."""
         self._env_steps += steps.env_steps
         collector, decision, output = lane.collector, steps.decision, None
@@ -166,7 +126,7 @@ class EnvManager:
             if lane.has_credit and not lane.held:
                 output = self._act(lane, decision)
             else:  # the arrays are the env's until its next poll
-                lane.held.append(_copied(decision))
+                lane.held.append(copied(decision))
         with self.timers.section("collect"):
             had_finished = collector.finished_rows
             collector.record_terminals(steps.terminal)
@@ -178,7 +138,7 @@ class EnvManager:
             if output is not None:
                 self._book(lane, decision, output)
 
-    def _act(self, lane: _Lane, decision: DecisionSteps) -> PolicyOutput:
+    def _act(self, lane: Lane, decision: DecisionSteps) -> PolicyOutput:
         with self.timers.section("act"):
             output = lane.policy.act(
                 decision.obs, self._rng, action_mask=decision.action_mask, with_entropy=False, agent_id=decision.agent_id,
@@ -187,13 +147,13 @@ class EnvManager:
         self._give(lane, decision, output)
         return output
 
-    def _give(self, lane: _Lane, decision: DecisionSteps, output: PolicyOutput) -> None:
+    def _give(self, lane: Lane, decision: DecisionSteps, output: PolicyOutput) -> None:
         with self.timers.section("env_step"):
             # A copy: the env may do what it likes with it, and the actions are recorded only after it has begun to step.
             given = Actions(output.actions.continuous.copy(), output.actions.discrete.copy())
             self._env.act(lane.behavior, decision.agent_id, given)
 
-    def _book(self, lane: _Lane, decision: DecisionSteps, output: PolicyOutput) -> None:
+    def _book(self, lane: Lane, decision: DecisionSteps, output: PolicyOutput) -> None:
         """Record actions that were given, and close the round that is complete with them."""
         lane.collector.record_actions(decision, output, lane.policy.version)
         lane.round_rows += len(decision)
@@ -204,7 +164,7 @@ class EnvManager:
             lane.closing |= lane.collector.running
             lane.is_closing = True
 
-    def _close(self, lane: _Lane, steps: Steps) -> None:
+    def _close(self, lane: Lane, steps: Steps) -> None:
         """Cut the trajectories of the closing round whose last result is here; ship the round when none is left."""
         ids = steps.decision.agent_id
         cut = lane.closing[ids]
@@ -215,17 +175,17 @@ class EnvManager:
         if not lane.closing.any():
             self._end_round(lane)
 
-    def _end_round(self, lane: _Lane) -> None:
+    def _end_round(self, lane: Lane) -> None:
         lane.is_closing = False
         lane.rounds_done = lane.round
         self._ship(lane)
 
-    def _act_on_held(self, lane: _Lane) -> None:
+    def _act_on_held(self, lane: Lane) -> None:
         while lane.held and lane.has_credit:
             decision = lane.held.pop(0)
             self._book(lane, decision, self._act(lane, decision))
 
-    def _act_without_rows(self, lane: _Lane) -> None:
+    def _act_without_rows(self, lane: Lane) -> None:
         """Where agents act in turn, the result of a round's last action comes only after those of others, which nothing may be learnt from."""
         for decision in lane.held:
             lane.collector.cut(decision, np.ones(len(decision), bool))
@@ -275,12 +235,12 @@ class EnvManager:
 
     # -- policy and credit -------------------------------------------------------------------------------------------
 
-    def _apply_newest(self, lane: _Lane) -> None:
+    def _apply_newest(self, lane: Lane) -> None:
         message = lane.source.newest()
         if message is None or message.serial <= lane.serial:
             return
         lane.serial = message.serial
-        lane.credit = message.credit.get(self.name, _NO_CREDIT)
+        lane.credit = message.credit.get(self.name, NO_CREDIT)
         if self._stage is not None:
             self._stage.receive(lane.behavior, message)
         if message.version > lane.policy.version:  # versions never go backwards
@@ -317,13 +277,13 @@ class EnvManager:
 
     # -- shipping ----------------------------------------------------------------------------------------------------
 
-    def _is_due(self, lane: _Lane) -> bool:
+    def _is_due(self, lane: Lane) -> bool:
         rows = lane.collector.finished_rows
         if rows >= lane.item_rows:
             return True
         return rows > 0 and self._ship_early and self._clock() - lane.oldest_finished_s >= MAX_ITEM_AGE_S
 
-    def _ship(self, lane: _Lane) -> None:
+    def _ship(self, lane: Lane) -> None:
         with self.timers.section("ship"):
             batch = lane.collector.take()
             lane.shipped += batch.rows
@@ -367,17 +327,3 @@ class EnvManager:
     def close(self) -> None:
         """Close the environments."""
         self._env.close()
-
-
-def _copied(decision: DecisionSteps) -> DecisionSteps:
-    optional = {name: getattr(decision, name) for name in ("action_mask", "group_id", "group_reward", "env_step", "world_episode")}
-    return DecisionSteps(
-        agent_id=decision.agent_id.copy(), obs={k: v.copy() for k, v in decision.obs.items()},
-        reward=decision.reward, first=decision.first.copy(),
-        **{name: array.copy() for name, array in optional.items() if array is not None},
-    )
-
-
-def item_rows(spec: BehaviorSpec, memory_size: int) -> int:
-    """Agent steps at which an item is shipped at the latest."""
-    return min(MAX_ITEM_ROWS, max(1, MAX_ITEM_BYTES // row_bytes(spec, memory_size)))

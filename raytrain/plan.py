@@ -16,7 +16,8 @@ from envs.randomization import Sampler, Samplers
 from envs.specs import BehaviorSpec
 from raytrain.collector import TAPE_ROWS
 from raytrain.credit import CreditBook, ReplayCredit
-from raytrain.env_manager import EnvManager, item_rows
+from raytrain.env_manager import EnvManager
+from raytrain.lane import item_rows
 from raytrain.matches import Matches
 from raytrain.messages import Orders, PolicyMessage
 from raytrain.queues import PolicySink, PolicySource, TrajectorySink, TrajectorySource

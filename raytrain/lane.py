@@ -1,0 +1,71 @@
+"""One behavior within an env manager: its policy and collector, its credit, and what it is on its way to ship."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from envs.specs import BehaviorSpec, DecisionSteps
+from raytrain.collector import Collector
+from raytrain.messages import Credit
+from raytrain.queues import PolicySource, TrajectorySink
+from trainers.policy import Policy
+from trainers.trajectory import row_bytes
+
+MAX_ITEM_ROWS = 32_768
+"""An item is shipped at the latest when it holds this many agent steps, or `MAX_ITEM_BYTES`."""
+MAX_ITEM_BYTES = 64 * 2**20
+"""So that the 20 items of a full queue of images hold little more than a gigabyte."""
+NO_CREDIT = Credit(0, ())
+"""Nothing may be collected."""
+
+
+@dataclass(slots=True)
+class Lane:
+    """One behavior within the manager."""
+
+    behavior: str
+    policy: Policy
+    collector: Collector
+    source: PolicySource
+    sink: TrajectorySink
+    closing: np.ndarray  # bool [slots]: agents whose running trajectory belongs to the round that is being closed
+    item_rows: int  # an item is shipped at the latest when it holds so many
+    lessons: Callable[[], np.ndarray] | None = None  # of the running episodes; None where there are none
+    serial: int = -1
+    credit: Credit = NO_CREDIT
+    round: int = 0  # the round that actions count for now
+    round_rows: int = 0  # actions given in it
+    rounds_done: int = 0  # rounds whose rows have all been shipped
+    is_closing: bool = False
+    held: list[DecisionSteps] = field(default_factory=list)
+    sequence: int = 0
+    shipped: int = 0
+    abandoned: int = 0  # agent steps given up by a reset of everything
+    oldest_finished_s: float = 0.0
+
+    @property
+    def has_credit(self) -> bool:
+        return self.credit.first_round <= self.round < self.credit.end
+
+    @property
+    def is_stuck(self) -> bool:
+        """Agents of the closing round wait for what held ones do, and no credit can come before that round is delivered."""
+        return self.is_closing and bool(self.held) and self.rounds_done <= self.credit.first_round
+
+
+def item_rows(spec: BehaviorSpec, memory_size: int) -> int:
+    """Agent steps at which an item is shipped at the latest."""
+    return min(MAX_ITEM_ROWS, max(1, MAX_ITEM_BYTES // row_bytes(spec, memory_size)))
+
+
+def copied(decision: DecisionSteps) -> DecisionSteps:
+    """The same in arrays of its own: those of an environment are valid until its next poll."""
+    optional = {name: getattr(decision, name) for name in ("action_mask", "group_id", "group_reward", "env_step", "world_episode")}
+    return DecisionSteps(
+        agent_id=decision.agent_id.copy(), obs={k: v.copy() for k, v in decision.obs.items()},
+        reward=decision.reward, first=decision.first.copy(),
+        **{name: array.copy() for name, array in optional.items() if array is not None},
+    )

@@ -1,0 +1,97 @@
+"""What the worlds of an env manager play: the orders in force, the roles by them, and the policies of opponents."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+import numpy as np
+
+from envs.base import BatchedEnv
+from envs.specs import DecisionSteps, Steps
+from raytrain.matches import Matches
+from raytrain.messages import Game, Orders, PolicyMessage
+from trainers.policy import Policy
+
+
+class Stage:
+    """Orders come with the policies of all behaviors; the highest number holds, once every snapshot that it names is there.
+
+    Args:
+        orders: by which the environments were made.
+        matches: who plays what; None without self-play.
+        new_policy: behavior of self-play -> a new policy without weights, for opponents.
+    """
+
+    def __init__(self, orders: Orders, matches: Matches | None = None, new_policy: Mapping[str, Callable[[], Policy]] | None = None) -> None:
+        self._newest = self._made_by = orders
+        self._orders = orders if matches is None else None  # in force; None while the first snapshots are on their way
+        self._matches, self._new_policy = matches, dict(new_policy or {})
+        self._snapshots: dict[str, dict[int, Policy]] = {behavior: {} for behavior in self._new_policy}
+
+    @property
+    def is_set(self) -> bool:
+        """Opponents have their policies; nothing can be played before."""
+        return self._orders is not None
+
+    @property
+    def has_news(self) -> bool:
+        """`obey` has something to do."""
+        return self._newest is not self._orders
+
+    def receive(self, behavior: str, message: PolicyMessage) -> None:
+        """Take note of a behavior's policy message."""
+        own = self._snapshots.get(behavior, {})
+        for number, weights in message.snapshots.items():
+            if number not in own:
+                own[number] = self._new_policy[behavior]()
+                own[number].set_weights(weights, number)
+        if message.orders is not None and message.orders.number > self._newest.number:
+            self._newest = message.orders
+
+    def obey(self, env: BatchedEnv) -> bool:
+        """Let the newest orders hold from each world's next episode on, if they can.
+
+        Returns:
+            Whether everything has to begin anew now.
+        """
+        orders = self._newest
+        named = {behavior: set(given.values()) for behavior, given in orders.opponents.items()}
+        if any(not numbers <= self._snapshots[behavior].keys() for behavior, numbers in named.items()):
+            return False
+        before, self._orders = self._orders or self._made_by, orders
+        for behavior, numbers in named.items():
+            needed = numbers | self._matches.played(behavior)
+            self._snapshots[behavior] = {number: policy for number, policy in self._snapshots[behavior].items() if number in needed}
+        if orders.lesson != before.lesson:
+            env.set_parameters(orders.parameters, orders.lesson)
+        return orders.resets > before.resets
+
+    def split(self, news: dict[str, Steps], episodes: np.ndarray) -> tuple[dict[str, Steps], list[tuple[str, Policy, DecisionSteps]]]:
+        """A message without the agents that do not learn; and of those, the decisions with the policies that make them.
+
+        Args:
+            news: what a `poll` brought.
+            episodes: int64 ``[worlds]``, number of the episode that runs in each.
+        """
+        if self._matches is None or not news:
+            return news, []
+        matches, learning, others = self._matches, {}, []
+        ends = {behavior: matches.end(behavior, news[behavior].terminal) for behavior in matches.behaviors if behavior in news}
+        matches.begin(episodes, self._orders)
+        for behavior, steps in news.items():
+            if behavior not in ends:
+                learning[behavior] = steps
+                continue
+            decision, theirs = matches.split(behavior, steps.decision)
+            learning[behavior] = Steps(decision, ends[behavior], steps.env_steps)
+            others += [(behavior, self._snapshots[behavior][number], one) for number, one in theirs]
+        return learning, others
+
+    def begin_anew(self) -> None:
+        """Every world begins a new episode, and what runs has no result."""
+        if self._matches is not None:
+            self._matches.forget()
+
+    def take(self, behavior: str) -> tuple[tuple[Game, ...], dict[str, int]]:
+        """Games that ended and steps of opponents since the last call, to be reported by a behavior of self-play."""
+        return self._matches.take() if behavior in self._snapshots else ((), {})
