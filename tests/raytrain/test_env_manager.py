@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import raytrain.env_manager
+import raytrain.lane
 from envs.base import EnvFault
 from envs.specs import Actions, Steps
 from raytrain.env_manager import EnvManager
@@ -100,7 +101,7 @@ def test_versions_never_go_backwards() -> None:
 
 def test_every_action_batch_has_one_version_while_policies_pour_in(monkeypatch: pytest.MonkeyPatch) -> None:
     """C07: 1,000 pushes against continuous inference: whole versions, never decreasing, and stored with the rows they made."""
-    monkeypatch.setattr(raytrain.env_manager, "MAX_ITEM_ROWS", 50)
+    monkeypatch.setattr(raytrain.lane, "MAX_ITEM_ROWS", 50)
     run = Alone(ScriptedEnv(num_envs=4, ready=random_subset(1)))
     run.publish(0, 0, 10**9)
     turns = threading.Semaphore(0)
@@ -250,7 +251,7 @@ def test_items_leave_by_age_only_where_the_clock_may_decide(monkeypatch: pytest.
 
 def test_items_leave_at_a_row_count(monkeypatch: pytest.MonkeyPatch) -> None:
     """An item is shipped when it holds enough finished rows, in lock-step too."""
-    monkeypatch.setattr(raytrain.env_manager, "MAX_ITEM_ROWS", 20)
+    monkeypatch.setattr(raytrain.lane, "MAX_ITEM_ROWS", 20)
     run = Alone(ScriptedEnv(num_envs=2, length=lambda slot, episode: 5))
     run.publish(0, 0, 60)
     assert [h.rows for h, _ in run.spend()] == [20, 20, 20]
@@ -258,7 +259,7 @@ def test_items_leave_at_a_row_count(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_items_leave_at_a_size(monkeypatch: pytest.MonkeyPatch) -> None:
     """Rows of images are few to an item: one is shipped when it holds so many bytes."""
-    monkeypatch.setattr(raytrain.env_manager, "MAX_ITEM_BYTES", 20 * row_bytes(SPEC, MEMORY_SIZE) + 5)
+    monkeypatch.setattr(raytrain.lane, "MAX_ITEM_BYTES", 20 * row_bytes(SPEC, MEMORY_SIZE) + 5)
     run = Alone(ScriptedEnv(num_envs=2, length=lambda slot, episode: 5))
     run.publish(0, 0, 60)
     assert [h.rows for h, _ in run.spend()] == [20, 20, 20]
