@@ -89,7 +89,6 @@ NOT_AVAILABLE = {
     "base_port": "environments here are Python objects without ports; remove it",
     "num_areas": "areas within one environment are Unity's; use env_settings.num_envs",
     "goal_conditioning_type": "goal signals are not available here yet; remove it",
-    "deterministic": "training samples actions; ask for deterministic ones where a trained policy acts",
     "even_checkpoints": "set checkpoint_interval to max_steps / keep_checkpoints",
     "inference": "load the policy of a run instead (raytrain.load_policy)",
     "train_model": "a run always trains; remove it",

@@ -187,7 +187,7 @@ class PPOTrainer:
         result = self._program.update(rows, now, self._rng, between_chunks)
         if self._critic_memory is not None:
             self._critic_memory.keep(batch, self._managers(), values.sequences, values.memory_after)
-        signals = self._other_signals.learn(self._transitions(), self._hyper.num_epoch, self._rng) if self._other_signals else {}
+        signals = self._other_signals.learn(self._transitions(), self._hyper.num_epoch, self._rng, own_epochs=True) if self._other_signals else {}
         self.updates += result.minibatches
         self.policy_updates += 1
         cloned = self._cloning.teach(self._program, self.agent_steps, self._rng) if self._cloning else {}

@@ -129,15 +129,19 @@ class SignalSet:
             rewards[name] = reward * np.float32(used.settings.strength)
         return rewards
 
-    def learn(self, transitions: Transitions, epochs: int, rng: np.random.Generator) -> dict[str, float]:
+    def learn(self, transitions: Transitions, epochs: int, rng: np.random.Generator, own_epochs: bool = False) -> dict[str, float]:
         """Let all signals learn. Statistics by tag, the mean sum of the episodes that ended since the last call among them.
+
+        Args:
+            own_epochs: a signal that says its ``num_epoch`` makes so many passes in place of `epochs`.
 
         Raises:
             FloatingPointError: see `Signal.learn`.
         """
         stats: dict[str, float] = {}
         for used in self._used.values():
-            stats |= used.signal.learn(transitions, epochs, rng)
+            own = getattr(used.settings, "num_epoch", None) if own_epochs else None
+            stats |= used.signal.learn(transitions, own or epochs, rng)
         stats |= {f"Policy/{title(name)} Reward": float(np.mean(sums)) for name, sums in self._episodes.items() if sums}
         self._episodes = {}
         return stats
@@ -181,4 +185,5 @@ def make_signal(
     from trainers.model_signals import make_model_signal
 
     assert isinstance(settings, ModelSignalSettings)
-    return make_model_signal(name, settings, signal_architecture(arch, network, settings.network_settings), batch_size, max_rows, epochs, rng)
+    own = signal_architecture(arch, network, settings.network_settings)
+    return make_model_signal(name, settings, own, batch_size, max_rows, settings.num_epoch or epochs, rng)

@@ -53,6 +53,8 @@ class ModelSignalSettings(SignalSettings):
     """Size and shape of its networks."""
     learning_rate: NonNegativeFloat = 3e-4
     """Step size of Adam."""
+    num_epoch: PositiveInt | None = None
+    """ppo: passes of its models over the buffer of each update; ``null`` makes as many as the policy."""
 
 
 class CuriositySettings(ModelSignalSettings):

@@ -215,7 +215,7 @@ def test_relative_links_lead_somewhere(page):
 @pytest.mark.parametrize("path", sorted((REPOSITORY / "yaml" / "ppo").glob("*.yaml")), ids=lambda path: path.stem)
 def test_ready_made_files_load_and_are_named_where_they_are_listed(path):
     assert load_config(path).warnings() == []
-    listed = PPO + SPACES + "".join((DOCS / f"{page}.md").read_text(encoding="utf-8") for page in ("reward-signals", "imitation", "multi-agent"))
+    listed = PPO + SPACES + "".join((DOCS / f"{page}.md").read_text(encoding="utf-8") for page in ("reward-signals", "imitation", "multi-agent", "self-play", "curriculum"))
     assert re.search(rf"\b{re.escape(path.stem)}\b[^-]", listed)
 
 

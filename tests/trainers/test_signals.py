@@ -12,11 +12,11 @@ from trainers.gail import BETA, Gail
 from trainers.inputs import NetworkInputs
 from trainers.quiet_tensorflow import tf
 from trainers.random_network_distillation import RandomNetworkDistillation
-from trainers.settings import NetworkSettings
+from trainers.settings import NetworkSettings, PPOSettings
 from trainers.signal_graph import Inputs, Seen
 from trainers.signal_inputs import SignalInputs
 from trainers.signal_program import Room, SignalProgram, first_signal_weights
-from trainers.signal_set import signal_architecture
+from trainers.signal_set import SignalSet, signal_architecture
 from trainers.signal_settings import SignalNetwork
 from trainers.signals import Transitions
 
@@ -270,3 +270,19 @@ def test_a_model_that_breaks_keeps_its_weights():
     with pytest.raises(FloatingPointError, match=r"rnd.*learning_rate"):
         signal.learn(broken, 1, np.random.default_rng(0))
     assert all(np.array_equal(before[name], w) for name, w in signal.weights().items())
+
+
+@pytest.mark.slow
+def test_a_signal_may_make_fewer_passes_than_the_policy():
+    """Its num_epoch holds where the trainer asks for it: on-policy."""
+    spec = spec_of("discrete")
+
+    def learnt(num_epoch, epochs, own_epochs):
+        settings = PPOSettings(reward_signals={"curiosity": {"num_epoch": num_epoch, "learning_rate": 0.01}})
+        signals = SignalSet(architecture(spec, settings.network_settings), settings, 64, 256, 3, np.random.SeedSequence(0))
+        signals.learn(transitions(spec, 200), epochs, np.random.default_rng(1), own_epochs)
+        return signals.state().tensors
+
+    once, thrice, own, off_policy = learnt(None, 1, True), learnt(None, 3, True), learnt(1, 3, True), learnt(1, 3, False)
+    assert all(np.array_equal(own[k], once[k]) for k in once) and all(np.array_equal(off_policy[k], thrice[k]) for k in once)
+    assert not all(np.array_equal(once[k], thrice[k]) for k in once)
