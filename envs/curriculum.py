@@ -168,6 +168,11 @@ class Curricula:
         self.changes = 0
         self._changed_at = dict.fromkeys(self.curricula, 0)  # `changes` when the current lesson of a parameter began
 
+    @property
+    def are_over(self) -> bool:
+        """No parameter has a lesson left."""
+        return all(curriculum.criteria is None for curriculum in self.curricula.values())
+
     def samplers(self) -> Samplers:
         """Name -> how each parameter is drawn now."""
         return {name: self.curricula[name].current.value if name in self.curricula else given for name, given in self._parameters.items()}

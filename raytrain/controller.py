@@ -175,7 +175,7 @@ class Controller:
         self._managers = news.managers or self._managers
         for event in news.events:
             if isinstance(event, Episodes):
-                self._stop.episodes(event.behavior, event.returns)
+                self._judge_episodes(event)
                 self._callbacks.episodes(event.behavior, event.returns, event.lengths, event.step)
             elif isinstance(event, Summary):
                 self._on_summary(event)
@@ -184,6 +184,13 @@ class Controller:
             elif isinstance(event, Notice):
                 self._console.message(f"{event.behavior}: {event.text}")
         self._ask_for_parts()
+
+    def _judge_episodes(self, event: Episodes) -> None:
+        last = event.in_last_lesson
+        if last is None or last.all():
+            self._stop.episodes(event.behavior, event.returns)
+        else:  # stragglers of the lesson before are left out of the last one
+            self._stop.episodes(event.behavior, event.returns[last] if last.any() else event.returns, bool(last.any()))
 
     def _on_summary(self, summary: Summary) -> None:
         produced = sum(m.produced[summary.behavior] for m in self._managers)  # as of the last poll

@@ -40,6 +40,7 @@ class Orders:
         number: grows with every change.
         parameters: of the environment: name -> how it is drawn.
         lesson: tag of the episodes that begin with these parameters (`envs.curriculum.Curricula.changes`).
+        is_last: no lesson comes after these.
         resets: a manager that has begun anew everywhere less often than this does so at once.
         team: which learns; None without self-play.
         opponents: behavior -> team -> number of the snapshot that acts for the behavior's agents of that team, where it does not learn.
@@ -48,6 +49,7 @@ class Orders:
     number: int = 0
     parameters: Samplers = field(default_factory=dict)
     lesson: int = 0
+    is_last: bool = True
     resets: int = 0
     team: int | None = None
     opponents: Mapping[str, Mapping[int, int]] = field(default_factory=dict)
@@ -153,12 +155,17 @@ class ManagerStatus:
 
 @dataclass(frozen=True, slots=True)
 class Episodes:
-    """Episodes that ended, in the order the trainer took them in, and its agent steps then."""
+    """Episodes that ended, in the order the trainer took them in, and its agent steps then.
+
+    Attributes:
+        in_last_lesson: bool ``[E]``, begun when no curriculum had a lesson left; None where all are.
+    """
 
     behavior: str
     returns: np.ndarray
     lengths: np.ndarray
     step: int
+    in_last_lesson: np.ndarray | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -134,7 +134,7 @@ class Referee:
         teams = sorted({team for side in self._sides.values() for team in side.teams})
         self._teams = teams
         opponents = {behavior: dict.fromkeys(sorted(set(side.teams)), INITIAL) for behavior, side in self._sides.items()}
-        self.orders = Orders(0, self._curricula.samplers(), team=teams[0] if teams else None, opponents=opponents)
+        self.orders = Orders(0, self._curricula.samplers(), is_last=self._curricula.are_over, team=teams[0] if teams else None, opponents=opponents)
         if state is not None:
             self._load_state(state)
 
@@ -188,7 +188,7 @@ class Referee:
                     notices.append(self._lesson_notice(name, check))
                     self.orders = replace(
                         self.orders, parameters=self._curricula.samplers(), lesson=self._curricula.changes,
-                        resets=self.orders.resets + check.require_reset)
+                        is_last=self._curricula.are_over, resets=self.orders.resets + check.require_reset)
 
     def _lesson_notice(self, name: str, check: Check) -> str:
         curriculum = self._curricula.curricula[name]
@@ -275,7 +275,7 @@ class Referee:
         saved = {b: {int(t): n for t, n in given.items() if int(t) in self.orders.opponents.get(b, ())} for b, given in state["opponents"].items()}
         opponents = {behavior: {**given, **saved.get(behavior, {})} for behavior, given in self.orders.opponents.items()}
         team = state["team"] if state["team"] in self._teams else self.orders.team
-        self.orders = Orders(state["number"], self._curricula.samplers(), self._curricula.changes, 0, team, opponents)
+        self.orders = Orders(state["number"], self._curricula.samplers(), self._curricula.changes, self._curricula.are_over, 0, team, opponents)
 
 
 def _check_values(name: str, check: Check) -> dict[str, float]:

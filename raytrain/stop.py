@@ -39,20 +39,32 @@ class StopConditions:
         self._best_step = 0
         self._flat_summaries = 0
         self._reason: str | None = None
+        self._in_last_lesson = True
 
     @property
     def mean_return(self) -> float | None:
         """Mean return of the last `episodes` episodes; None before that many have finished."""
         return float(np.mean(self._returns)) if len(self._returns) == self._settings.episodes else None
 
-    def episodes(self, returns: np.ndarray) -> None:
+    def episodes(self, returns: np.ndarray, in_last_lesson: bool = True) -> None:
         """Take in the returns of finished episodes (float ``[E]``) in the order in which they were consumed.
 
         Every episode is judged, so the outcome does not depend on how many arrive at once. Those after the one that ended the run
         are left out: its mean return is the one that reached the goal.
+
+        Args:
+            in_last_lesson: no curriculum has a lesson left. Before, an easy lesson would end the run, so nothing is judged; and
+                what was returned then does not count in the last one.
         """
         if self._reason:
             return
+        if not in_last_lesson:
+            self._in_last_lesson = False
+            self._returns.extend(returns.tolist())
+            return
+        if not self._in_last_lesson:
+            self._in_last_lesson = True
+            self._returns.clear()
         window, goal = self._settings.episodes, self._settings.reward
         before = np.array(self._returns, np.float64)[max(0, len(self._returns) + 1 - window) :]
         history = np.concatenate([before, returns])
@@ -71,7 +83,7 @@ class StopConditions:
         """Judge the mean return of a summary against the best one before. A summary without an episode counts neither way."""
         patience, delta = self._settings.plateau_summaries, self._settings.plateau_delta
         mean = summary.values.get(CUMULATIVE_REWARD)
-        if patience is None or mean is None:
+        if patience is None or mean is None or not self._in_last_lesson:
             return
         if self._best is None or mean > self._best + delta:
             self._best, self._best_step, self._flat_summaries = mean, summary.step, 0
@@ -96,14 +108,16 @@ class StopConditions:
 
     def state(self) -> dict[str, Any]:
         """JSON-able: the last returns and the plateau, for the checkpoint. A reason is not part of it: a resumed run is judged anew, by them and its own settings."""
-        return {"returns": list(self._returns), "best": self._best, "best_step": self._best_step, "flat_summaries": self._flat_summaries}
+        return {"returns": list(self._returns), "best": self._best, "best_step": self._best_step, "flat_summaries": self._flat_summaries,
+                "in_last_lesson": self._in_last_lesson}
 
     def load_state(self, state: dict[str, Any]) -> None:
         """Continue from what `state` gave. With a smaller ``stop.episodes`` than then, the newest returns are kept."""
         self._returns = deque(state["returns"], maxlen=self._settings.episodes)
         self._best, self._best_step, self._flat_summaries = state["best"], state["best_step"], state["flat_summaries"]
+        self._in_last_lesson = state.get("in_last_lesson", True)
         goal, mean = self._settings.reward, self.mean_return
-        if goal is not None and mean is not None and mean >= goal:
+        if self._in_last_lesson and goal is not None and mean is not None and mean >= goal:
             self._reason = self._goal_reached(mean)
 
 
@@ -121,9 +135,9 @@ class RunStop:
         """As `StopConditions.mean_return`."""
         return self._conditions[behavior].mean_return
 
-    def episodes(self, behavior: str, returns: np.ndarray) -> None:
+    def episodes(self, behavior: str, returns: np.ndarray, in_last_lesson: bool = True) -> None:
         """As `StopConditions.episodes`."""
-        self._conditions[behavior].episodes(returns)
+        self._conditions[behavior].episodes(returns, in_last_lesson)
 
     def summary(self, summary: Summary) -> None:
         """As `StopConditions.summary`."""

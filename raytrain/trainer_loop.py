@@ -30,6 +30,7 @@ from raytrain.world_desk import WorldDesk
 from trainers.registry import policy_distribution
 from trainers.settings import BehaviorSettings
 from trainers.trainer import Trainer
+from trainers.trajectory import TrajectoryBatch
 
 _SHORTEST_WINDOW_S = 0.02  # items that waited while the trainer started are taken in at once; that is no rate
 _PUBLISH_S = 1.0  # longest time without a new policy while off-policy updates are made
@@ -203,7 +204,7 @@ class TrainerLoop:
         after = self._trainer.agent_steps
         self._report(item)
         if len(batch.episode_return):
-            self._take_in_episodes(batch.episode_return, batch.episode_length, after)
+            self._take_in_episodes(batch, after)
         if batch.group_return is not None and len(batch.group_return):
             self._stats.add(GROUP_REWARD, float(batch.group_return.mean()), weight=len(batch.group_return))
         self._at_intervals(before, after)
@@ -226,11 +227,12 @@ class TrainerLoop:
         if self._desk is not None and self._desk.has_news:
             self._publish(self.version, with_grant=False)
 
-    def _take_in_episodes(self, returns: np.ndarray, lengths: np.ndarray, step: int) -> None:
+    def _take_in_episodes(self, batch: TrajectoryBatch, step: int) -> None:
+        returns, lengths = batch.episode_return, batch.episode_length
         strength = self._settings.reward_signals.extrinsic.strength
         self._stats.add_episodes(returns, lengths, {"Policy/Extrinsic Reward": returns * strength})
         self._recent_returns = (self._recent_returns + returns.tolist())[-_BEST_EPISODES:]
-        self._emit(Episodes(self.behavior, returns, lengths, step))
+        self._emit(Episodes(self.behavior, returns, lengths, step, self._desk.in_last_lesson(batch) if self._desk is not None else None))
 
     def _is_ready(self) -> bool:
         return self._trainer.is_ready() and self._credit.may_update(self.version)

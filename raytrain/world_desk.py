@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import numpy as np
+
 from raytrain.messages import Header, Orders
 from raytrain.referee import ItemReport, RefereePort, Ruling
 from raytrain.stats import ELO
@@ -53,6 +55,10 @@ class WorldDesk:
             self._behavior, agent_steps, finished, returns, lessons, header.games, header.opponent_steps, pool.ids if pool is not None else ()))
         self._follow(ruling, agent_steps, policy)
         return ruling
+
+    def in_last_lesson(self, batch: TrajectoryBatch) -> np.ndarray:
+        """bool ``[E]``: of a batch's episodes, those that began when no curriculum had a lesson left."""
+        return (batch.episode_lesson == self._orders.lesson) & self._orders.is_last
 
     def look(self, agent_steps: int, policy: Weights) -> None:
         """See what holds now, as reports of other trainers may have changed it."""

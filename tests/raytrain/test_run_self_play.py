@@ -228,3 +228,9 @@ def test_a_lesson_begins_with_a_reset_where_it_has_to(tmp_path):
     ledger = run.results["ledger"]
     assert ledger["produced"] == ledger["consumed"] + sum(v for k, v in ledger.items() if k.startswith("dropped_"))
     assert run_state(run)["referee"]["curricula"]["curricula"]["mass"]["lesson"] == 2
+
+
+def test_a_run_ends_in_the_last_lesson_only(tmp_path):
+    """Returns of 3 in the first lesson are above the goal, and do not end the run."""
+    run = train(tmp_path, {**echo(), "stop": {"reward": 2.0, "episodes": 5}})
+    assert "reached stop.reward=2" in run.results["reason"] and run.results["mean_return"] == 9.0

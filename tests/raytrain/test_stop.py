@@ -144,3 +144,19 @@ def test_every_return_is_kept_once():
         all_returns += part
         assert stop.state()["returns"] == all_returns[-4:]
         assert stop.mean_return == (np.mean(all_returns[-4:]) if len(all_returns) >= 4 else None)
+
+
+def test_lessons_before_the_last_end_no_run():
+    """What an easy lesson returned is shown, and counts neither for the goal nor for a plateau."""
+    stop = conditions(reward=10.0, episodes=2, plateau_summaries=1)
+    stop.episodes(np.array([20.0, 20.0]), in_last_lesson=False)
+    stop.summary(summary(20.0, 100))
+    stop.summary(summary(20.0, 200))
+    assert stop.reason(0.0) is None and stop.mean_return == 20.0
+    again = conditions(reward=10.0, episodes=2)
+    again.load_state(stop.state())
+    for one in (stop, again):
+        one.episodes(np.array([12.0]))
+        assert one.reason(0.0) is None and one.mean_return is None, "nothing of the lesson before is left"
+        one.episodes(np.array([9.0]))
+        assert "reached stop.reward=10" in one.reason(0.0)
