@@ -165,7 +165,7 @@ def test_a_lesson_moves_and_says_so():
     assert (first.orders.number, first.orders.lesson, first.notices) == (0, 0, ())
     assert first.values["Environment/Lesson Number/mass"] == 0 and first.values["Curriculum/mass/Episodes"] == 1
     second = report(referee, returns=(1.0, 1.0), lessons=(0, 0))
-    assert second.orders == Orders(1, {"mass": Constant(5.0)}, 1, 1)
+    assert second.orders == Orders(1, {"mass": Constant(5.0)}, lesson=1, is_last=True, resets=1)
     assert second.values["Environment/Lesson Number/mass"] == 1
     assert second.notices == ("lesson 2 of 2 of mass begins: heavy (1 is above 0.5 after 2 episodes)",)
 
