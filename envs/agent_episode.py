@@ -14,7 +14,6 @@ An agent's *episode* runs from its first decision to its own end. It may begin a
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -103,7 +102,7 @@ class Agent:
     def earn(self, reward: Any) -> None:
         """Add to what the agent gets with its next decision or its end."""
         try:
-            value = read_reward(reward)
+            value = reward if type(reward) is float else read_reward(reward)
         except ValueError as error:
             raise self._fault(str(error)) from None
         if not math.isfinite(value):
@@ -120,9 +119,13 @@ class Agent:
         if not first:
             reward, group_reward = self._owed, self._group_owed
             self._owed = self._group_owed = 0.0
-        obs = self._last_obs = self._read(value)
+        self._reads += 1
+        try:
+            obs = self._last_obs = self._reader.obs(value, self._reads <= BOUNDS_CHECK_STEPS)
+            mask = self._reader.mask(value, info)
+        except EnvFault as fault:
+            raise self._fault(fault.message) from None
         self.running = True
-        mask = self._named(self._reader.mask, value, info)
         if info and not self._has_group and gives_group_reward(info):
             raise without_group(self.name)
         return AgentDecision(self.name, obs, reward, first, mask, group_reward, self._clock.env_step, self._clock.episode)
@@ -141,8 +144,12 @@ class Agent:
         if value is None and not terminated:
             raise self._fault("it was truncated without a last observation, which is needed to estimate what would have followed. Return "
                               "its observation with the step that ends it")
-        obs = last_obs if value is None else self._read(value)
-        mask = self._named(self._reader.final_mask, value, info, terminated)
+        self._reads += value is not None
+        try:
+            obs = last_obs if value is None else self._reader.obs(value, self._reads <= BOUNDS_CHECK_STEPS)
+            mask = self._reader.final_mask(value, info, terminated)
+        except EnvFault as fault:
+            raise self._fault(fault.message) from None
         if info and not self._has_group and gives_group_reward(info):
             raise without_group(self.name)
         flags = terminated, truncated and not terminated
@@ -150,6 +157,8 @@ class Agent:
 
     def ended(self, terminated: Any, truncated: Any) -> tuple[bool, bool]:
         """The two flags, checked."""
+        if type(terminated) is bool and type(truncated) is bool:
+            return terminated, truncated
         try:
             return read_flag(terminated, "terminated"), read_flag(truncated, "truncated")
         except ValueError as error:
@@ -159,17 +168,6 @@ class Agent:
         """It is not among ``agents`` any more, and nothing said that it ended."""
         return self._fault("it left the world's agents without terminated or truncated. Set one of the two, with its last observation, "
                            "in the step that takes it out")
-
-    def _read(self, value: Any) -> Observations:
-        self._reads += 1
-        return self._named(self._reader.obs, value, self._reads <= BOUNDS_CHECK_STEPS)
-
-    def _named(self, read: Callable[..., Any], *args: Any) -> Any:
-        """What `read` brings; a fault says whose it is."""
-        try:
-            return read(*args)
-        except EnvFault as fault:
-            raise self._fault(fault.message) from None
 
     def _fault(self, message: str) -> EnvFault:
         return EnvFault(f"agent {self.name!r}: {message}")

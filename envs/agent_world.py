@@ -75,6 +75,7 @@ class AgentWorld:
         self.groups = GroupAccounts(members)
         self._ids = {agent.name: agent_id for agent_id, agent in self.agents.items()}
         self._parameters = EnvParameters(world, factory.env)
+        self._known: list[Any] = []
 
     def run(self, command: Reset | WithParameters | dict[str, EnvAction]) -> WorldOutcome | EnvFault:
         """Do one command and go on to the next decision. A failure is returned, not raised.
@@ -146,8 +147,10 @@ class AgentWorld:
     def _members(self) -> list[Any]:
         """The ids in ``agents``, all of them known."""
         members = list(self._call("agents", getattr, self.world, "agents"))
-        for agent_id in members:
-            self._agent(agent_id)
+        if members != self._known:  # most often those of the step before
+            for agent_id in members:
+                self._agent(agent_id)
+            self._known = members
         return members
 
     def _agent(self, agent_id: Any) -> Agent:
@@ -170,5 +173,5 @@ class AgentWorld:
         raise NotImplementedError
 
     def _is_over(self) -> bool:
-        """Whether the world has no agent left."""
+        """Whether the world has no agent left; asked before every `_go_on`."""
         raise NotImplementedError
