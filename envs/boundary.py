@@ -246,8 +246,8 @@ def read_reward(value: Any) -> float:
     Raises:
         ValueError: not one number.
     """
-    if type(value) is float:
-        return value
+    if isinstance(value, float):  # NumPy's float64 is one, too
+        return float(value)
     try:
         return float(value.item() if isinstance(value, (np.ndarray, np.generic)) else value)
     except (ValueError, TypeError):

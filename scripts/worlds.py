@@ -59,8 +59,8 @@ def main(words: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--cases", nargs="+", default=list(CASES), choices=list(CASES), metavar="CASE", help=", ".join(CASES))
     parser.add_argument("--worlds", type=int, default=64, help="copies of each (default: %(default)s)")
-    parser.add_argument("--rounds", type=int, default=50, help="steps of every world in a repetition (default: %(default)s)")
-    parser.add_argument("--repetitions", type=int, default=15, help="of each way, in turn (default: %(default)s)")
+    parser.add_argument("--rounds", type=int, default=25, help="steps of every world in a repetition (default: %(default)s)")
+    parser.add_argument("--repetitions", type=int, default=21, help="of each way, in turn (default: %(default)s)")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures to this file, too")
     options = parser.parse_args(words)
     figures = {case: compare(*CASES[case], options) for case in options.cases}
