@@ -24,6 +24,7 @@ from envs.agent_groups import gives_group_reward, without_group
 from envs.agent_reader import AgentReader
 from envs.base import EnvFault
 from envs.boundary import BOUNDS_CHECK_STEPS, read_flag, read_reward
+from envs.frame_stack import FrameStacker
 from envs.specs import BehaviorSpec, Observations
 
 
@@ -79,17 +80,19 @@ class Agent:
     Args:
         clock: of the world.
         has_group: it shares a reward with others.
+        stacker: shows it its last observations together; `spaces` have its space. None: it sees the newest one.
 
     Attributes:
         name, id: as text, and as PettingZoo knows it.
         running: it has had a first decision and no end since.
     """
 
-    def __init__(self, name: str, agent_id: Any, spaces: AgentSpaces, spec: BehaviorSpec, clock: WorldClock, has_group: bool) -> None:
+    def __init__(self, name: str, agent_id: Any, spaces: AgentSpaces, spec: BehaviorSpec, clock: WorldClock, has_group: bool,
+                 stacker: FrameStacker | None = None) -> None:
         self.name, self.id = name, agent_id
         self.spaces = spaces
         self.running = False
-        self._reader = AgentReader(spaces, spec)
+        self._reader, self._stacker = AgentReader(spaces, spec), stacker
         self._last_obs: Observations | None = None
         self._clock, self._has_group = clock, has_group
         self._owed = self._group_owed = 0.0
@@ -121,6 +124,7 @@ class Agent:
             self._owed = self._group_owed = 0.0
         self._reads += 1
         try:
+            value = value if self._stacker is None else self._stacked(value, first)
             obs = self._last_obs = self._reader.obs(value, self._reads <= BOUNDS_CHECK_STEPS)
             mask = self._reader.mask(value, info)
         except EnvFault as fault:
@@ -146,6 +150,7 @@ class Agent:
                               "its observation with the step that ends it")
         self._reads += value is not None
         try:
+            value = value if self._stacker is None or value is None else self._stacked(value, first=False)
             obs = last_obs if value is None else self._reader.obs(value, self._reads <= BOUNDS_CHECK_STEPS)
             mask = self._reader.final_mask(value, info, terminated)
         except EnvFault as fault:
@@ -168,6 +173,12 @@ class Agent:
         """It is not among ``agents`` any more, and nothing said that it ended."""
         return self._fault("it left the world's agents without terminated or truncated. Set one of the two, with its last observation, "
                            "in the step that takes it out")
+
+    def _stacked(self, value: Any, first: bool) -> Any:
+        try:
+            return self._stacker.first(value) if first else self._stacker.next(value)
+        except ValueError as error:
+            raise EnvFault(str(error)) from None
 
     def _fault(self, message: str) -> EnvFault:
         return EnvFault(f"agent {self.name!r}: {message}")

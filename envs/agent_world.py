@@ -18,6 +18,7 @@ from envs.agent_groups import GroupAccounts
 from envs.base import EnvFault
 from envs.factories import EnvFactory, behavior_name
 from envs.faults import env_fault
+from envs.frame_stack import FrameStacker
 from envs.randomization import EnvParameters
 from envs.seeding import EnvSeeds
 from envs.single_env import Reset, WithParameters
@@ -60,14 +61,17 @@ class AgentWorld:
     def __init__(self, factory: EnvFactory, world: Any) -> None:
         self.world = world
         self.name = behavior_name(factory.env, world)
-        self.spec = world_spec(world, factory.env, self.name, factory.agents, factory.masked, factory.groups)
+        stack = factory.options.frame_stack
+        self.spec = world_spec(world, factory.env, self.name, factory.agents, factory.masked, factory.groups, stack)
         behavior_of = {agent: behavior for behavior, own in self.spec.agents.items() for agent in own}
         self.clock = WorldClock()
-        self.agents = {
-            agent_id: Agent(name, agent_id, AgentSpaces(*agent_spaces(world, agent_id)), self.spec.behaviors[behavior_of[name]], self.clock,
-                            name in self.spec.groups)
-            for name, agent_id in possible_agents(world, factory.env).items()
-        }
+        self.agents: dict[Any, Agent] = {}
+        for name, agent_id in possible_agents(world, factory.env).items():
+            observation_space, action_space = agent_spaces(world, agent_id)
+            stacker = FrameStacker(observation_space, stack, name=name) if stack > 1 else None
+            spaces = AgentSpaces(observation_space if stacker is None else stacker.space, action_space)
+            self.agents[agent_id] = Agent(
+                name, agent_id, spaces, self.spec.behaviors[behavior_of[name]], self.clock, name in self.spec.groups, stacker)
         members: dict[str, list[Agent]] = {}
         for agent in self.agents.values():
             if agent.name in self.spec.groups:

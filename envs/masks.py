@@ -122,9 +122,7 @@ class MaskReader:
         """
         if value is None:
             out[...] = True
-        elif type(value) is np.ndarray and value.dtype == bool and value.shape == out.shape:
-            out[...] = value
-        elif type(value) is np.ndarray and value.dtype.kind in "iu" and value.shape == out.shape and _is_zero_or_one(value):
+        elif type(value) is np.ndarray and value.shape == out.shape and _is_plain(value):
             out[...] = value
         else:
             self._copy(value, out)
@@ -237,8 +235,9 @@ class MaskReader:
         return ValueError(f"{self._source}{path_text(path)}: expected {expected}; received {received}.")
 
 
-def _is_zero_or_one(mask: np.ndarray) -> bool:
-    return np.count_nonzero(mask == mask.astype(bool)) == mask.size
+def _is_plain(mask: np.ndarray) -> bool:
+    """Whether it holds bools, or integers that are 0 and 1."""
+    return mask.dtype == bool or (mask.dtype.kind in "iu" and np.count_nonzero(mask == mask.astype(bool)) == mask.size)
 
 
 def _inner_spaces(space: spaces.Tuple | spaces.Dict) -> Iterator[tuple[int | str, spaces.Space]]:

@@ -8,6 +8,7 @@ from typing import Any
 from envs.agent_world import AgentWorld, WorldOutcome
 from envs.base import EnvFault
 from envs.factories import EnvFactory
+from envs.held_actions import HeldActions
 from envs.specs import EnvAction
 
 _MAPPINGS = (dict, Mapping)
@@ -21,13 +22,19 @@ class ParallelWorld(AgentWorld):
     An agent of ``agents`` without an observation (missing or None) pauses: it is given no action, and its rewards add up. Where all
     pause, the world is stepped without an action. An agent that ends and stays in ``agents`` counts as gone until a later step shows
     it without an end; the world's episode is over when nobody else is left.
+
+    With ``action_repeat`` an agent that needs an action is asked only when it has done its last one so often (see `HeldActions`); what
+    it sees before is nobody's, and its rewards add up.
     """
 
     def __init__(self, factory: EnvFactory, world: Any) -> None:
         super().__init__(factory, world)
         self._live: set[Any] = set()  # in `agents` after the last step or reset, and not ended by it
+        self._held = HeldActions(factory.options.action_repeat) if factory.options.action_repeat > 1 else None
 
     def _reset(self, arguments: dict[str, Any], outcome: WorldOutcome) -> None:
+        if self._held is not None:
+            self._held.clear()
         result = self._call("reset()", self.world.reset, **arguments)
         if not isinstance(result, tuple) or len(result) != 2 or not isinstance(result[0], _MAPPINGS):
             raise EnvFault(f"reset(): expected (observations, infos), two dicts of agents, received {_described(result)}")
@@ -39,8 +46,10 @@ class ParallelWorld(AgentWorld):
                 outcome.decisions.append(agent.decide(value, infos.get(agent_id)))
 
     def _step(self, actions: dict[Any, EnvAction], outcome: WorldOutcome) -> None:
+        if self._held is not None:
+            actions = self._held.next_step(actions)
         result = self._call("step()", self.world.step, actions)
-        if not isinstance(result, tuple) or len(result) != 5 or not all([isinstance(part, _MAPPINGS) for part in result[:4]]):
+        if not isinstance(result, tuple) or len(result) != 5 or not all(isinstance(part, _MAPPINGS) for part in result[:4]):
             raise EnvFault(f"step(): expected ({', '.join(PARTS)}), five dicts of agents, received {_described(result)}")
         self._stepped(outcome)
         observations, rewards, terminations, truncations, infos = result
@@ -61,11 +70,13 @@ class ParallelWorld(AgentWorld):
             value, info = observations.get(agent_id), infos.get(agent_id)
             if terminated or truncated:
                 ended.add(agent_id)
+                if self._held is not None:
+                    self._held.drop(agent_id)
                 if (end := agent.end(value, info, terminated, truncated)) is not None:
                     outcome.ends.append(end)
             elif agent_id not in now:
                 raise agent.left()
-            elif value is not None:
+            elif value is not None and (self._held is None or self._held.decides(agent_id)):
                 outcome.decisions.append(agent.decide(value, info))
         self._live = now - ended
         if self.groups:
