@@ -72,7 +72,7 @@ def main(words: Sequence[str] | None = None) -> int:
                       f"{found['stepped']['added_us']:.0f}")
     console = Console()
     console.print(table)
-    console.print(machine.made(facts, [machine.today()]))
+    console.print(": ".join(machine.made(facts, [machine.today()])))
     if options.json is not None:
         data = facts | {"date": machine.today(), "worlds": options.worlds, "rounds": options.rounds, "repetitions": options.repetitions}
         options.json.write_text(json.dumps(data | {"cases": figures}, indent=1) + "\n", encoding="utf-8")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -126,7 +127,7 @@ def test_stacks_beside_masks() -> None:
         for episode in episodes:
             boards = [o["observation"] for o in episode.obs]
             np.testing.assert_array_equal(boards[0][0], boards[0][1])
-            for before, after in zip(boards, boards[1:], strict=False):
+            for before, after in pairwise(boards):
                 np.testing.assert_array_equal(after[0], before[1])
                 assert after[1].sum() > before[1].sum()
 
