@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from envs.agent_world import AgentWorld, WorldOutcome
+from envs.factories import EnvFactory
 from envs.specs import EnvAction
 
 
@@ -16,18 +17,23 @@ class AecWorld(AgentWorld):
     given until then is lost.
     """
 
+    def __init__(self, factory: EnvFactory, world: Any) -> None:
+        super().__init__(factory, world)
+        self._present: list[Any] | None = None  # `agents` as read since the last call of reset or step
+
     def _reset(self, arguments: dict[str, Any], outcome: WorldOutcome) -> None:
+        self._present = None
         self._call("reset()", self.world.reset, **arguments)
 
     def _step(self, actions: dict[Any, EnvAction], outcome: WorldOutcome) -> None:
         (action,) = actions.values()
+        self._present = None
         self._call("step()", self.world.step, action)
         self._stepped(outcome)
         if self.groups:
             self.groups.pay(self._call("infos", getattr, self.world, "infos"), set(self._members()))
 
     def _go_on(self, outcome: WorldOutcome) -> None:
-        self._check_who_left()
         agent = self._agent(self._call("agent_selection", getattr, self.world, "agent_selection"))
         value, reward, terminated, truncated, info = self._call("last()", self.world.last)
         agent.earn(reward)
@@ -39,6 +45,7 @@ class AecWorld(AgentWorld):
             if self.groups:
                 end.group_ended = self.groups.note_end(end.agent, self._going_on())
             outcome.ends.append(end)
+        self._present = None
         self._call("step(None) of a dead agent", self.world.step, None)
         if self.groups:
             outcome.group_ends += self.groups.close(set(self._members()))
@@ -49,13 +56,14 @@ class AecWorld(AgentWorld):
         return {agent_id for agent_id in self._members() if not any(flag.get(agent_id, False) for flag in flags)}
 
     def _is_over(self) -> bool:
-        if self._members():
-            return False
-        self._check_who_left()
-        return True
-
-    def _check_who_left(self) -> None:
         members = self._members()
         for agent_id, agent in self.agents.items():
             if agent.running and agent_id not in members:
                 raise agent.left()
+        return not members
+
+    def _members(self) -> list[Any]:
+        # PettingZoo's wrappers hand attributes on from one to the next, which takes microseconds: read once for each call of the world.
+        if self._present is None:
+            self._present = super()._members()
+        return self._present

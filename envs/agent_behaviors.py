@@ -15,8 +15,9 @@ from gymnasium import spaces
 
 from envs.agent_groups import NO_GROUPS, Groups, assign_groups
 from envs.faults import env_fault
+from envs.frame_stack import FrameStacker
 from envs.masks import mask_in
-from envs.spaces import behavior_spec
+from envs.spaces import behavior_spec, observation_specs
 from envs.specs import ActionSpec, BehaviorSpec
 
 SHOWN = 200
@@ -110,7 +111,7 @@ def assign_agents(names: Sequence[str], patterns: Mapping[str, Sequence[str]], d
 
 def world_spec(
     world: Any, env: str, name: str, patterns: Mapping[str, Sequence[str]], masked: bool | Collection[str] = False,
-    groups: Groups = NO_GROUPS,
+    groups: Groups = NO_GROUPS, frame_stack: int = 1,
 ) -> WorldSpec:
     """Behaviors of `world`.
 
@@ -120,6 +121,7 @@ def world_spec(
         patterns: see `assign_agents`.
         masked: behaviors whose masks come in ``info``; True means all of them. A key of an observation space is noticed here.
         groups: see `envs.agent_groups.assign_groups`.
+        frame_stack: observations that are shown together.
 
     Raises:
         ValueError: as `assign_agents`, `assign_groups` and `possible_agents`; a space is not supported; agents of one behavior differ.
@@ -131,12 +133,20 @@ def world_spec(
     behaviors = {}
     for behavior, own in assigned.items():
         in_info = masked if isinstance(masked, bool) else behavior in masked
-        specs = [behavior_spec(*agent_spaces(world, ids[agent]), f"{env}, agent {agent!r}", in_info) for agent in own]
+        specs = [_agent_spec(world, ids[agent], f"{env}, agent {agent!r}", in_info, frame_stack) for agent in own]
         for agent, spec in zip(own, specs, strict=True):
             if spec != specs[0]:
                 raise ValueError(_difference(world, env, behavior, own[0], agent, ids, specs[0], spec))
         behaviors[behavior] = replace(specs[0], grouped=any(agent in group_of for agent in own))
     return WorldSpec(behaviors=behaviors, agents=assigned, groups=group_of)
+
+
+def _agent_spec(world: Any, agent: Any, place: str, masked: bool, frame_stack: int) -> BehaviorSpec:
+    observation_space, action_space = agent_spaces(world, agent)
+    spec = behavior_spec(observation_space, action_space, place, masked)
+    if frame_stack == 1:
+        return spec
+    return replace(spec, observations=observation_specs(FrameStacker(observation_space, frame_stack, name=place).space, place))
 
 
 def agent_spaces(world: Any, agent: Any) -> tuple[spaces.Space, spaces.Space]:

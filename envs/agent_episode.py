@@ -14,7 +14,6 @@ An agent's *episode* runs from its first decision to its own end. It may begin a
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,6 +24,7 @@ from envs.agent_groups import gives_group_reward, without_group
 from envs.agent_reader import AgentReader
 from envs.base import EnvFault
 from envs.boundary import BOUNDS_CHECK_STEPS, read_flag, read_reward
+from envs.frame_stack import FrameStacker
 from envs.specs import BehaviorSpec, Observations
 
 
@@ -80,17 +80,19 @@ class Agent:
     Args:
         clock: of the world.
         has_group: it shares a reward with others.
+        stacker: shows it its last observations together; `spaces` have its space. None: it sees the newest one.
 
     Attributes:
         name, id: as text, and as PettingZoo knows it.
         running: it has had a first decision and no end since.
     """
 
-    def __init__(self, name: str, agent_id: Any, spaces: AgentSpaces, spec: BehaviorSpec, clock: WorldClock, has_group: bool) -> None:
+    def __init__(self, name: str, agent_id: Any, spaces: AgentSpaces, spec: BehaviorSpec, clock: WorldClock, has_group: bool,
+                 stacker: FrameStacker | None = None) -> None:
         self.name, self.id = name, agent_id
         self.spaces = spaces
         self.running = False
-        self._reader = AgentReader(spaces, spec)
+        self._reader, self._stacker = AgentReader(spaces, spec), stacker
         self._last_obs: Observations | None = None
         self._clock, self._has_group = clock, has_group
         self._owed = self._group_owed = 0.0
@@ -103,7 +105,7 @@ class Agent:
     def earn(self, reward: Any) -> None:
         """Add to what the agent gets with its next decision or its end."""
         try:
-            value = read_reward(reward)
+            value = reward if type(reward) is float else read_reward(reward)
         except ValueError as error:
             raise self._fault(str(error)) from None
         if not math.isfinite(value):
@@ -120,9 +122,14 @@ class Agent:
         if not first:
             reward, group_reward = self._owed, self._group_owed
             self._owed = self._group_owed = 0.0
-        obs = self._last_obs = self._read(value)
+        self._reads += 1
+        try:
+            value = value if self._stacker is None else self._stacked(value, first)
+            obs = self._last_obs = self._reader.obs(value, self._reads <= BOUNDS_CHECK_STEPS)
+            mask = self._reader.mask(value, info)
+        except EnvFault as fault:
+            raise self._fault(fault.message) from None
         self.running = True
-        mask = self._named(self._reader.mask, value, info)
         if info and not self._has_group and gives_group_reward(info):
             raise without_group(self.name)
         return AgentDecision(self.name, obs, reward, first, mask, group_reward, self._clock.env_step, self._clock.episode)
@@ -141,8 +148,13 @@ class Agent:
         if value is None and not terminated:
             raise self._fault("it was truncated without a last observation, which is needed to estimate what would have followed. Return "
                               "its observation with the step that ends it")
-        obs = last_obs if value is None else self._read(value)
-        mask = self._named(self._reader.final_mask, value, info, terminated)
+        self._reads += value is not None
+        try:
+            value = value if self._stacker is None or value is None else self._stacked(value, first=False)
+            obs = last_obs if value is None else self._reader.obs(value, self._reads <= BOUNDS_CHECK_STEPS)
+            mask = self._reader.final_mask(value, info, terminated)
+        except EnvFault as fault:
+            raise self._fault(fault.message) from None
         if info and not self._has_group and gives_group_reward(info):
             raise without_group(self.name)
         flags = terminated, truncated and not terminated
@@ -150,6 +162,8 @@ class Agent:
 
     def ended(self, terminated: Any, truncated: Any) -> tuple[bool, bool]:
         """The two flags, checked."""
+        if type(terminated) is bool and type(truncated) is bool:
+            return terminated, truncated
         try:
             return read_flag(terminated, "terminated"), read_flag(truncated, "truncated")
         except ValueError as error:
@@ -160,16 +174,11 @@ class Agent:
         return self._fault("it left the world's agents without terminated or truncated. Set one of the two, with its last observation, "
                            "in the step that takes it out")
 
-    def _read(self, value: Any) -> Observations:
-        self._reads += 1
-        return self._named(self._reader.obs, value, self._reads <= BOUNDS_CHECK_STEPS)
-
-    def _named(self, read: Callable[..., Any], *args: Any) -> Any:
-        """What `read` brings; a fault says whose it is."""
+    def _stacked(self, value: Any, first: bool) -> Any:
         try:
-            return read(*args)
-        except EnvFault as fault:
-            raise self._fault(fault.message) from None
+            return self._stacker.first(value) if first else self._stacker.next(value)
+        except ValueError as error:
+            raise EnvFault(str(error)) from None
 
     def _fault(self, message: str) -> EnvFault:
         return EnvFault(f"agent {self.name!r}: {message}")

@@ -31,9 +31,8 @@ class AgentReader:
         Raises:
             EnvFault: another structure than the space's, or values that must not be learnt from.
         """
-        obs = self._reader.empty(None)
         try:
-            self._reader.read(value, obs)
+            obs = self._reader.copy(value)
         except ValueError as error:
             raise EnvFault(str(error)) from None
         problem = self._reader.problem(obs, check_bounds)

@@ -18,6 +18,7 @@ from envs.agent_groups import GroupAccounts
 from envs.base import EnvFault
 from envs.factories import EnvFactory, behavior_name
 from envs.faults import env_fault
+from envs.frame_stack import FrameStacker
 from envs.randomization import EnvParameters
 from envs.seeding import EnvSeeds
 from envs.single_env import Reset, WithParameters
@@ -60,14 +61,17 @@ class AgentWorld:
     def __init__(self, factory: EnvFactory, world: Any) -> None:
         self.world = world
         self.name = behavior_name(factory.env, world)
-        self.spec = world_spec(world, factory.env, self.name, factory.agents, factory.masked, factory.groups)
+        stack = factory.options.frame_stack
+        self.spec = world_spec(world, factory.env, self.name, factory.agents, factory.masked, factory.groups, stack)
         behavior_of = {agent: behavior for behavior, own in self.spec.agents.items() for agent in own}
         self.clock = WorldClock()
-        self.agents = {
-            agent_id: Agent(name, agent_id, AgentSpaces(*agent_spaces(world, agent_id)), self.spec.behaviors[behavior_of[name]], self.clock,
-                            name in self.spec.groups)
-            for name, agent_id in possible_agents(world, factory.env).items()
-        }
+        self.agents: dict[Any, Agent] = {}
+        for name, agent_id in possible_agents(world, factory.env).items():
+            observation_space, action_space = agent_spaces(world, agent_id)
+            stacker = FrameStacker(observation_space, stack, name=name) if stack > 1 else None
+            spaces = AgentSpaces(observation_space if stacker is None else stacker.space, action_space)
+            self.agents[agent_id] = Agent(
+                name, agent_id, spaces, self.spec.behaviors[behavior_of[name]], self.clock, name in self.spec.groups, stacker)
         members: dict[str, list[Agent]] = {}
         for agent in self.agents.values():
             if agent.name in self.spec.groups:
@@ -75,6 +79,7 @@ class AgentWorld:
         self.groups = GroupAccounts(members)
         self._ids = {agent.name: agent_id for agent_id, agent in self.agents.items()}
         self._parameters = EnvParameters(world, factory.env)
+        self._known: list[Any] = []
 
     def run(self, command: Reset | WithParameters | dict[str, EnvAction]) -> WorldOutcome | EnvFault:
         """Do one command and go on to the next decision. A failure is returned, not raised.
@@ -146,8 +151,10 @@ class AgentWorld:
     def _members(self) -> list[Any]:
         """The ids in ``agents``, all of them known."""
         members = list(self._call("agents", getattr, self.world, "agents"))
-        for agent_id in members:
-            self._agent(agent_id)
+        if members != self._known:  # most often those of the step before
+            for agent_id in members:
+                self._agent(agent_id)
+            self._known = members
         return members
 
     def _agent(self, agent_id: Any) -> Agent:
@@ -170,5 +177,5 @@ class AgentWorld:
         raise NotImplementedError
 
     def _is_over(self) -> bool:
-        """Whether the world has no agent left."""
+        """Whether the world has no agent left; asked before every `_go_on`."""
         raise NotImplementedError

@@ -25,7 +25,8 @@ class ObservationReader:
         """`specs` are those that `observation_specs` gives for `space`."""
         self._leaves = [_LeafReader(_space_at(space, spec.path), spec) for spec in specs]
         by_path = {leaf.spec.path: leaf for leaf in self._leaves}
-        self._root = by_path[()] if () in by_path else _TreeReader(space, (), by_path)
+        self._is_simple = () in by_path
+        self._root = by_path[()] if self._is_simple else _TreeReader(space, (), by_path)
         self._single = [(leaf.name, leaf.shape, leaf.dtype) for leaf in self._leaves]
 
     def empty(self, n: int | None) -> Observations:
@@ -49,6 +50,18 @@ class ObservationReader:
                 given; names the part.
         """
         self._root.read(value, out)
+
+    def copy(self, value: Any) -> Observations:
+        """One observation as `read` copies it, in new arrays.
+
+        Raises:
+            ValueError: as `read`.
+        """
+        if self._is_simple and (array := self._root.quick_copy(value)) is not None:
+            return {self._root.name: array}
+        out = self.empty(None)
+        self._root.read(value, out)
+        return out
 
     def problem(self, observations: Observations, check_bounds: bool) -> tuple[int, str] | None:
         """First part of `observations` that is not finite, no choice of its space or, if asked for, out of the bounds of its Box.
@@ -134,12 +147,20 @@ class _LeafReader:
             self._high = high + slack * np.maximum(1, np.abs(np.where(np.isfinite(high), high, 0))) if slack else high
         self._finite = np.empty(0, bool)
 
+    def quick_copy(self, value: Any) -> np.ndarray | None:
+        """A new array of one value where that takes no checks; None where `read` has to look closer."""
+        if type(value) is np.ndarray and value.shape == self.shape and self._is_kept(value.dtype):
+            return value.astype(self.dtype, "C")
+        return None
+
+    def _is_kept(self, dtype: np.dtype) -> bool:
+        """Whether numbers of another dtype are taken without a look at each."""
+        return dtype is self.dtype or dtype == self.dtype or (self._is_float and dtype.kind in "fiub")
+
     def read(self, value: Any, observations: Observations) -> None:
         """Copy one or n values; see `ObservationReader.read`."""
         out = observations[self.name]
-        if type(value) is np.ndarray and value.shape == out.shape and (
-            value.dtype == self.dtype or (self._is_float and value.dtype.kind in "fiub")
-        ):
+        if type(value) is np.ndarray and value.shape == out.shape and self._is_kept(value.dtype):
             out[...] = value
             return
         try:
@@ -225,8 +246,8 @@ def read_reward(value: Any) -> float:
     Raises:
         ValueError: not one number.
     """
-    if type(value) is float:
-        return value
+    if isinstance(value, float):  # NumPy's float64 is one, too
+        return float(value)
     try:
         return float(value.item() if isinstance(value, (np.ndarray, np.generic)) else value)
     except (ValueError, TypeError):

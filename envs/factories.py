@@ -20,7 +20,7 @@ from gymnasium.envs.registration import load_env_creator
 from gymnasium.vector import VectorEnv
 
 from envs import atari
-from envs.agent_behaviors import is_agent_world
+from envs.agent_behaviors import is_agent_world, is_parallel_world
 from envs.envpool_env import EnvPoolVectorEnv, is_envpool, is_pool
 from envs.faults import env_fault
 from envs.wrappers import ActionRepeat, FrameStack
@@ -101,7 +101,7 @@ class EnvFactory:
         return self.options.atari_preprocessing and atari.is_atari(self.env)
 
     def make(self, num_envs: int = 1) -> gym.Env | VectorEnv:
-        """One new environment, wrapped as `options` say, or the vector environment of `num_envs` that EnvPool or the factory makes.
+        """One new environment, wrapped as `options` say (a world of many agents is not), or the vector environment of `num_envs` that EnvPool or the factory makes.
 
         A factory with a parameter called ``num_envs`` is given `num_envs`.
 
@@ -149,9 +149,11 @@ class EnvFactory:
                                  "return one gymnasium.Env")
             return made
         if is_agent_world(made):
-            self._refuse_options(f"{self.env} is a world of many agents, and only single environments are wrapped; wrap it in a factory "
-                                 "of your own")
-            return made
+            if self.options.action_repeat > 1 and not is_parallel_world(made):
+                raise ValueError(
+                    f"env_settings.action_repeat: expected 1, received {self.options.action_repeat}: the agents of {self.env} act in turn, and "
+                    "nobody can repeat an action before the others have acted. Take the key out, or name a ParallelEnv of the world.")
+            return made  # its agents are told apart by `envs.opened`, which stacks and repeats for each
         if self.options.action_repeat > 1:
             made = ActionRepeat(made, self.options.action_repeat)
         if self.options.frame_stack > 1 and getattr(made, "observation_space", None) is not None:

@@ -156,7 +156,7 @@ def probe_env(
         name = behavior_name(env, made)
         if is_agent_world(made):
             spec = world_spec(made, env, name, factory.agents)
-            world = world_spec(made, env, name, factory.agents, masked_in_info(made, spec, env), factory.groups)
+            world = world_spec(made, env, name, factory.agents, masked_in_info(made, spec, env), factory.groups, options.frame_stack)
             return EnvProbe(world.behaviors, world.agents)
         factory.check_single()
         prefix = "single_" if isinstance(made, VectorEnv) else ""

@@ -122,7 +122,7 @@ class MaskReader:
         """
         if value is None:
             out[...] = True
-        elif type(value) is np.ndarray and value.dtype == bool and value.shape == out.shape:
+        elif type(value) is np.ndarray and value.shape == out.shape and _is_plain(value):
             out[...] = value
         else:
             self._copy(value, out)
@@ -152,7 +152,7 @@ class MaskReader:
             Its row (0 for one mask) and a sentence with source and branch, or None where every branch has a choice.
         """
         if len(self._branches) == 1:
-            if masks.ndim == 1 and masks.any():  # the quick way for one agent, done for every step
+            if masks.ndim == 1 and np.count_nonzero(masks):  # the quick way for one agent, done for every step
                 return None
             allowed = masks.any(axis=-1)[..., None]
         else:
@@ -233,6 +233,11 @@ class MaskReader:
 
     def _wrong(self, expected: str, received: str, path: tuple[int | str, ...] = ()) -> ValueError:
         return ValueError(f"{self._source}{path_text(path)}: expected {expected}; received {received}.")
+
+
+def _is_plain(mask: np.ndarray) -> bool:
+    """Whether it holds bools, or integers that are 0 and 1."""
+    return mask.dtype == bool or (mask.dtype.kind in "iu" and np.count_nonzero(mask == mask.astype(bool)) == mask.size)
 
 
 def _inner_spaces(space: spaces.Tuple | spaces.Dict) -> Iterator[tuple[int | str, spaces.Space]]:

@@ -10,7 +10,7 @@ import numpy as np
 from envs.agent_behaviors import WorldSpec
 from envs.agent_episode import AgentDecision, AgentEnd
 from envs.agent_world import WorldOutcome
-from envs.copies import CopiesEnv, Workers
+from envs.copies import CopiesEnv, Workers, gather
 from envs.specs import (
     Actions,
     BehaviorSpec,
@@ -48,11 +48,9 @@ class _Lane:
         slots, seen = np.array([slot for slot, _ in decisions], np.int64), [decision for _, decision in decisions]
         n = len(seen)
         self.waiting[slots] = True
-        for name, array in self._obs.items():
-            for row, decision in enumerate(seen):
-                array[row] = decision.obs[name]
+        obs = {name: gather([d.obs[name] for d in seen], array[:n]) if seen else array[:0] for name, array in self._obs.items()}
         decision_steps = DecisionSteps(
-            slots, {name: array[:n] for name, array in self._obs.items()}, np.array([d.reward for d in seen], np.float32),
+            slots, obs, np.array([d.reward for d in seen], np.float32),
             np.array([d.first for d in seen], bool), self._masks(seen), **self._groups(slots, seen))
         terminal = self._terminal(ends) if ends else self._no_terminal
         if group_returns:
@@ -84,7 +82,8 @@ class _Lane:
     def _masks(self, seen: Sequence[AgentDecision | AgentEnd]) -> np.ndarray | None:
         if not self.spec.action.masked:
             return None
-        return np.stack([step.action_mask for step in seen]) if seen else np.empty((0, self.spec.action.choices), bool)
+        masks = np.empty((len(seen), self.spec.action.choices), bool)
+        return gather([step.action_mask for step in seen], masks) if seen else masks
 
 
 class PettingZooEnv(CopiesEnv):
@@ -121,7 +120,8 @@ class PettingZooEnv(CopiesEnv):
             for group in set(spec.groups.values())
         }
         self.num_slots = {name: lane.num_slots for name, lane in self._lanes.items()}
-        self._place = {agent: (name, index) for name, lane in self._lanes.items() for index, agent in enumerate(lane.agents)}
+        self._place = {  # agent -> its behavior, its index in it, how many agents the behavior has in a world
+            agent: (name, index, len(lane.agents)) for name, lane in self._lanes.items() for index, agent in enumerate(lane.agents)}
         self.episodes = np.full(num_envs, -1, np.int64)
         self._needed = [0] * num_envs  # actions that the copy waits for
         self._answers: list[dict[str, EnvAction]] = [{} for _ in range(num_envs)]
@@ -179,10 +179,10 @@ class PettingZooEnv(CopiesEnv):
             self._needed[copy] = len(outcome.decisions)
             for steps, lists in ((outcome.decisions, decisions), (outcome.ends, ends)):
                 for step in steps:
-                    name, index = self._place[step.agent]
-                    lists[name].append((copy * len(self._lanes[name].agents) + index, step))
+                    name, index, width = self._place[step.agent]
+                    lists[name].append((copy * width + index, step))
         group_returns: dict[str, list[tuple[int, float]]] = {name: [] for name in self._lanes}
-        for copy, outcome in zip(slots.tolist(), outcomes, strict=True):
+        for copy, outcome in zip(slots.tolist(), outcomes, strict=True) if self._groups else ():
             for group, total in outcome.group_ends:
                 for name in self._sharing[group]:
                     group_returns[name].append((copy * len(self._groups) + self._groups.index(group), total))

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from envs.base import EnvFault
-from envs.gymnasium_env import EnvOptions, make_batched_env, probe_env, probe_spec
+from envs.gymnasium_env import make_batched_env, probe_env, probe_spec
 from envs.specs import Actions
 from tests.envs.agents_audit import AgentsAuditor
 
@@ -222,8 +222,6 @@ def test_different_spaces_in_one_behavior() -> None:
 def test_what_is_refused() -> None:
     with pytest.raises(ValueError, match="list every agent that may appear in possible_agents, received none"):
         probe_spec(WORLDS + "unnamed", {})
-    with pytest.raises(ValueError, match=r"env_settings.frame_stack: expected 1, received 4: .* is a world of many agents"):
-        probe_spec(TOY + "CountingAgents", {}, options=EnvOptions(frame_stack=4))
     for call in (probe_spec, probe_env):
         with pytest.raises(ValueError, match=r"behaviors.a.agents: expected no patterns of agents for CartPole-v1"):
             call("CartPole-v1", {}, agents={"a": ["*"]})

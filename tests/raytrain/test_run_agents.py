@@ -212,3 +212,20 @@ def test_over_ray_both_learn_at_once(tmp_path):
         assert ledger["produced"] == ledger["consumed"] + sum(v for k, v in ledger.items() if k.startswith("dropped_"))
     snapshot = CheckpointStore.load(checkpoints[-1][0])
     assert snapshot.run["behaviors"] == {name: one["agent_steps"] for name, one in results.items()}
+
+
+def test_stacks_and_repeats_in_a_world_of_many(tmp_path):
+    """`env_settings` hold for every agent: 50 steps of the world are 25 actions; the policy takes stacks."""
+    seen = []
+    run = train(tmp_path, two({"max_steps": 200}, {"max_steps": 200}, env_settings={"num_envs": 2, "seed": 3, "frame_stack": 3, "action_repeat": 2}),
+                on_episode=lambda b, r, n, s: seen.append((r, n)))
+    assert seen and set(seen) == {(50.0, 25)}
+    assert run.results["behaviors"]["early"]["ledger"]["produced"] <= run.results["env_steps"] + 8
+    assert raytrain.load_policy(run.path, behavior="late").act(np.zeros((3, 3), np.float32)) in (0, 1)
+
+
+def test_action_repeat_in_turns_is_a_mistake_in_the_file(tmp_path, capsys):
+    file = tmp_path / "turns.yaml"
+    file.write_text(yaml.safe_dump({"env": "envs.toy_agents:TurnTeams", "behaviors": {"TurnTeams": behavior()}, "env_settings": {"action_repeat": 2}}))
+    assert main(["train", str(file), "--local", "--results-dir", str(tmp_path), "--run-id", "run"]) == 2
+    assert "env_settings.action_repeat: expected 1, received 2: the agents of" in capsys.readouterr().err.replace("\n", " ")
