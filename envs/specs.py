@@ -232,6 +232,11 @@ class DecisionSteps:
     def __len__(self) -> int:
         return len(self.agent_id)
 
+    @property
+    def total_reward(self) -> np.ndarray:
+        """float32 ``[n]``: what an agent got for itself and with its group."""
+        return self.reward if self.group_reward is None else self.reward + self.group_reward
+
     def where(self, which: np.ndarray) -> DecisionSteps:
         """Those of the agents ``which`` (bool ``[n]``); copies."""
         return _where(self, which)
@@ -271,6 +276,11 @@ class TerminalSteps:
 
     def __len__(self) -> int:
         return len(self.agent_id)
+
+    @property
+    def total_reward(self) -> np.ndarray:
+        """As of `DecisionSteps`."""
+        return self.reward if self.group_reward is None else self.reward + self.group_reward
 
     def where(self, which: np.ndarray) -> TerminalSteps:
         """Those of the agents ``which`` (bool ``[n]``), and of the groups that ended with one of them; copies."""

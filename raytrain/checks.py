@@ -64,7 +64,19 @@ def probe(config: RunConfig, import_dirs: tuple[str, ...]) -> EnvProbe:
         problem = config.document.problem(("environment_parameters",), list(parameters), str(error))
         raise ConfigError([problem], config.document.name) from error
     except ValueError as error:
-        raise ConfigError([config.document.problem(("env",), config.env, str(error))], config.document.name) from error
+        raise ConfigError([_placed(config, str(error))], config.document.name) from error
+
+
+def _placed(config: RunConfig, message: str) -> Problem:
+    """What the environments refuse: at the key that the message begins with, else at ``env``."""
+    for behavior in config.behaviors:
+        for key in ("agents", "groups"):
+            place = f"behaviors.{behavior}.{key}"
+            if message.startswith((f"{place}:", f"{place}.")):
+                path, _, rest = message.removeprefix(f"behaviors.{behavior}.").partition(": ")
+                keys = tuple(path.split(".", 1))
+                return behavior_problem(config, behavior, keys, None, rest)
+    return config.document.problem(("env",), config.env, message)
 
 
 def agent_patterns(behaviors: Mapping[str, AnyBehaviorSettings]) -> dict[str, tuple[str, ...]]:

@@ -101,7 +101,8 @@ def check_resources(plans: Sequence[Plan], settings: DistributedSettings) -> Non
         raise ClusterError(
             f"This run needs {_amount(cpus)} CPUs ({managers} env manager{'s' * (managers > 1)} × {_amount(settings.env_manager_cpus)} + "
             f"{trainer_text} {_amount(settings.trainer_cpus)}), and the Ray cluster has {_amount(have_cpus)}. Lower "
-            "distributed.num_env_managers or distributed.env_manager_cpus (0.5 is fine for simulators that mostly wait), or use a larger cluster."
+            "distributed.num_env_managers, distributed.env_manager_cpus or distributed.trainer_cpus (half a CPU is fine for simulators that mostly "
+            "wait, and for trainers that learn in turn), or use a larger cluster."
         )
     if gpus > have_gpus:
         raise ClusterError(

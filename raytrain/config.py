@@ -93,8 +93,13 @@ def _unknown_in_criteria(config: RunConfig, names: list[str]) -> list[Problem]:
     for parameter, settings in config.environment_parameters.items():
         for index, lesson in enumerate(settings.curriculum or ()):
             criteria = lesson.completion_criteria
+            path = ("environment_parameters", parameter, "curriculum", str(index), "completion_criteria")
+            known = config.behaviors.get(criteria.behavior, config.default_settings) if criteria is not None else None
+            if criteria is not None and criteria.measure == "elo" and getattr(known, "self_play", None) is None:
+                message = f"expected reward or progress, received elo, and {criteria.behavior} has no self_play, so no rating: the lesson would never end"
+                problems.append(config.document.problem((*path, "measure"), criteria.measure, message))
             if criteria is not None and criteria.behavior not in names:
-                path = ("environment_parameters", parameter, "curriculum", str(index), "completion_criteria", "behavior")
+                path = (*path, "behavior")
                 near = nearest(criteria.behavior, names)
                 message = f"expected a behavior of {config.env} ({', '.join(names)}), received {criteria.behavior}{did_you_mean(near)}"
                 problems.append(config.document.problem(path, criteria.behavior, message, near))
@@ -220,7 +225,7 @@ def _validate(document: Document) -> tuple[RunConfig | None, list[Problem]]:
             path = location(found)
             clash = clashing(path, found)
             fields = set(clash or [path])
-            if first or (clash and not fields & taken_out):
+            if first or (clash and not any(gone[: len(field)] == field for gone in taken_out for field in fields)):
                 problem = translate(found, origin(path, found, document.data), document)
                 problems.setdefault((problem.path, problem.message), problem)
             for field in fields:

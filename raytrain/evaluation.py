@@ -114,7 +114,7 @@ class _Lane:
     def decide(self, decision: DecisionSteps) -> None:
         """Agents that act now."""
         ids = decision.agent_id
-        self._sums[ids] = np.where(decision.first, 0.0, self._sums[ids] + decision.reward)
+        self._sums[ids] = np.where(decision.first, 0.0, self._sums[ids] + decision.total_reward)
         self._steps[ids] = np.where(decision.first, 0, self._steps[ids]) + 1
 
 
@@ -142,7 +142,7 @@ class _Episodes:
                 continue
             for behavior, steps in news.items():
                 lane, ended = self._lanes[behavior], steps.terminal
-                lane.end(ended.agent_id, ended.reward, self._left[lane.envs[ended.agent_id]] > 0)
+                lane.end(ended.agent_id, ended.total_reward, self._left[lane.envs[ended.agent_id]] > 0)
             self._count_episodes()
             for behavior, steps in news.items():
                 decision = self._of_those_that_go_on(behavior, steps.decision)
@@ -171,10 +171,7 @@ class _Episodes:
         rows = self._left[self._lanes[behavior].envs[decision.agent_id]] > 0
         if rows.all():
             return decision
-        mask = decision.action_mask
-        return DecisionSteps(
-            decision.agent_id[rows], {name: array[rows] for name, array in decision.obs.items()}, decision.reward[rows],
-            decision.first[rows], None if mask is None else mask[rows])
+        return decision.where(rows)
 
 
 class EvaluatorHandle(Protocol):

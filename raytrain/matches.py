@@ -59,8 +59,7 @@ class Matches:
             return steps
         cast = self._cast[behavior]
         learns = cast.learns[steps.agent_id]
-        final = steps.reward if steps.group_reward is None else steps.reward + steps.group_reward
-        np.add.at(self._final, cast.world[steps.agent_id[learns]], final[learns])
+        np.add.at(self._final, cast.world[steps.agent_id[learns]], steps.total_reward[learns])
         return steps.where(learns)
 
     def begin(self, episodes: np.ndarray, orders: Orders) -> None:

@@ -202,6 +202,7 @@ class TrainerStatus:
         agent_steps, updates, policy_updates, version: counters.
         queued: items that wait.
         ledger: `Ledger.report`.
+        rating: under self-play, mean over the behavior's teams.
     """
 
     behavior: str
@@ -215,3 +216,4 @@ class TrainerStatus:
     rows_held: int
     queued: int
     ledger: dict[str, int] = field(default_factory=dict)
+    rating: float | None = None

@@ -18,6 +18,7 @@ class BehaviorOutcome:
 
     Attributes:
         mean_return: mean of the last episodes (``stop.episodes``, 100 by default), None before that many.
+        rating: under self-play; None without.
         balance: agent steps that the ledger cannot explain; 0 unless a process died.
     """
 
@@ -25,6 +26,7 @@ class BehaviorOutcome:
     updates: int
     policy_updates: int
     mean_return: float | None
+    rating: float | None
     ledger: dict[str, int]
     balance: int
 
@@ -40,16 +42,20 @@ def behavior_outcome(behavior: str, trainer: TrainerStatus | None, managers: Seq
         ledger["dropped_stale_epoch"] = ledger.get("dropped_stale_epoch", 0) + abandoned
     ledger["dropped_shutdown"] = ledger.get("dropped_shutdown", 0) + unshipped
     explained = ledger.get("consumed", 0) + sum(v for k, v in ledger.items() if k.startswith("dropped_"))
-    return BehaviorOutcome(**_counters(trainer), mean_return=mean_return, ledger=ledger, balance=produced - explained)
+    return BehaviorOutcome(**_counters(trainer), mean_return=mean_return, rating=_rating(trainer), ledger=ledger, balance=produced - explained)
 
 
 def _counters(trainer: TrainerStatus | None) -> dict[str, int]:
     return {key: getattr(trainer, key) if trainer else 0 for key in _COUNTERS}
 
 
+def _rating(trainer: TrainerStatus | None) -> float | None:
+    return trainer.rating if trainer else None
+
+
 def behavior_status(trainer: TrainerStatus | None, max_steps: int, mean_return: float | None) -> dict[str, Any]:
     """What ``status.json`` says of a behavior."""
-    return {**_counters(trainer), "max_steps": max_steps, "mean_return": mean_return}
+    return {**_counters(trainer), "max_steps": max_steps, "mean_return": mean_return, "rating": _rating(trainer)}
 
 
 def whole_status(each: dict[str, dict[str, Any]]) -> dict[str, Any]:
@@ -57,7 +63,7 @@ def whole_status(each: dict[str, dict[str, Any]]) -> dict[str, Any]:
     if len(each) == 1:
         ((behavior, status),) = each.items()
         return {"behavior": behavior, **status}
-    return {"behavior": None, **{k: sum(status[k] for status in each.values()) for k in (*_COUNTERS, "max_steps")}, "mean_return": None}
+    return {"behavior": None, **{k: sum(status[k] for status in each.values()) for k in (*_COUNTERS, "max_steps")}, "mean_return": None, "rating": None}
 
 
 @dataclass(frozen=True)

@@ -149,9 +149,10 @@ class CriteriaSettings(Settings):
 
     @model_validator(mode="after")
     def _progress_is_a_share(self) -> CriteriaSettings:
-        if self.measure == "progress" and not 0.0 <= self.threshold <= 1.0:
+        if self.measure == "progress" and not 0.0 <= self.threshold < 1.0:
             raise contradiction("threshold", "measure", (
-                f"expected a threshold from 0 to 1 with measure: progress, received threshold={self.threshold:g}; it is a share of max_steps"))
+                f"expected 0 ≤ threshold < 1 with measure: progress, received threshold={self.threshold:g}; it is a share of max_steps that "
+                "has to be passed"))
         return self
 
 

@@ -126,6 +126,11 @@ class Plan:
         """
         return architecture(self.spec, self.settings.network_settings)
 
+    @property
+    def agents_learning(self) -> int:
+        """Agents of the behavior in one environment that learn at once: under self-play those of one team."""
+        return max(map(self.teams.count, self.teams)) if self.teams else self.agents // self.num_envs
+
     def own_seed(self, role: str) -> np.random.SeedSequence:
         """The behavior's own branch of the seed tree for a role that every behavior has."""
         return seed_branch(self.seed, role, *([self.place] if self.place else []))

@@ -158,9 +158,10 @@ class Referee:
             self._rate(game)
         self._check_lessons(report, values, notices)
         if self._sides:
-            self._cast(notices)
+            self._cast()
         if self.orders is not before:
             self.orders = replace(self.orders, number=before.number + 1)
+        values |= {LEARNING_TEAM: float(before.team)} if side is not None else {}  # of what the item was collected for
         return Ruling(self.orders, self._values(report.behavior) | values, tuple(notices))
 
     def current(self, behavior: str) -> Ruling:
@@ -209,15 +210,13 @@ class Referee:
             for ratings in learners:
                 ratings[game.team] += change / len(learners)
 
-    def _cast(self, notices: list[str]) -> None:
+    def _cast(self) -> None:
         """Another team learns, or other opponents are drawn, when it is time for it."""
         team = self._next_team()
         if team != self.orders.team:
             self.orders = replace(self.orders, team=team)
             for side in self._sides.values():
                 side.began_at = side.agent_steps
-            if len(self._sides) > 1:
-                notices.append(f"team {team} learns now ({', '.join(b for b, side in self._sides.items() if team in side.teams)})")
             self._draw(self._sides)
         else:
             self._draw([behavior for behavior, side in self._sides.items() if self._is_swap_due(side)])
@@ -226,7 +225,7 @@ class Referee:
         now = self.orders.team
         learners = [side for side in self._sides.values() if now in side.teams]
         over = all(side.finished for side in learners)
-        if not over and not any(side.agent_steps - side.began_at > side.settings.steps_per_team(side.max_steps) for side in learners):
+        if not over and not any(_crossed(side.began_at, side.agent_steps, side.settings.steps_per_team(side.max_steps)) for side in learners):
             return now
         place = self._teams.index(now)
         following = [*self._teams[place + 1 :], *self._teams[:place]]
@@ -236,7 +235,7 @@ class Referee:
         team = self.orders.team
         agents = sum(own != team for own in side.teams)
         opponents = sum(one == team for other in self._sides.values() for one in other.teams)
-        return agents > 0 and side.opponent_steps - side.swapped_at > side.settings.steps_per_swap(side.max_steps, agents, opponents)
+        return agents > 0 and _crossed(side.swapped_at, side.opponent_steps, side.settings.steps_per_swap(side.max_steps, agents, opponents))
 
     def _draw(self, behaviors: Sequence[str] | Mapping[str, _Side]) -> None:
         """Opponents anew for these behaviors' teams that do not learn."""
@@ -272,10 +271,18 @@ class Referee:
             if behavior in state["sides"]:
                 side.load_state(state["sides"][behavior])
         self._rng.bit_generator.state, self._draws = state["rng"], state["draws"]
-        saved = {b: {int(t): n for t, n in given.items() if int(t) in self.orders.opponents.get(b, ())} for b, given in state["opponents"].items()}
-        opponents = {behavior: {**given, **saved.get(behavior, {})} for behavior, given in self.orders.opponents.items()}
+        opponents = {}
+        for behavior, side in self._sides.items():
+            saved = state["opponents"].get(behavior, {})
+            # A team that is new is played by the oldest snapshot there is.
+            opponents[behavior] = {team: saved.get(str(team), side.snapshots[0]) for team in side.now}
         team = state["team"] if state["team"] in self._teams else self.orders.team
         self.orders = Orders(state["number"], self._curricula.samplers(), self._curricula.changes, self._curricula.are_over, 0, team, opponents)
+
+
+def _crossed(before: int, now: int, every: float) -> bool:
+    """Whether a multiple of `every` lies in (before, now]: counting from the last change would add up what each one came late."""
+    return now // every > before // every
 
 
 def _check_values(name: str, check: Check) -> dict[str, float]:

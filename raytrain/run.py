@@ -153,7 +153,7 @@ def _run(config, local, fits, place, callbacks, console, command, started_at, un
         changes = changed_settings(folder, config) if snapshot else []
         folder.write_configuration(to_yaml(config.placed(), versions))
         console.header(f"raytrain {versions['raytrain']}", [("Ray", place), ("run", str(folder.path)), ("seed", str(plans[0].seed))])
-        rows = summary_rows(config, {plan.behavior: plan.agents // plan.num_envs for plan in plans})
+        rows = summary_rows(config, {plan.behavior: plan.agents_learning for plan in plans})
         console.config_table([("configuration", [row for row in rows if not (local and row[0] == "resources")])])
         for plan in plans:
             console.startup_table(plan.behavior, startup_rows(plan))
@@ -274,10 +274,12 @@ def _say_end(console: Console, plans: list[Plan], folder: RunFolder, store: Chec
     rows, own = [], len(plans) == 1
     for behavior, one in outcome.behaviors.items():
         mean = "" if one.mean_return is None else f"{one.mean_return:,.2f}"
+        rating = "" if one.rating is None else f"{one.rating:,.0f}"
         if own:
-            rows += [("agent steps", f"{one.agent_steps:,}"), ("time", _time(outcome))] + ([("mean return", mean)] if mean else [])
+            rows += [("agent steps", f"{one.agent_steps:,}"), ("time", _time(outcome))]
+            rows += [(name, text) for name, text in (("ELO", rating), ("mean return", mean)) if text]
         else:
-            rows.append((behavior, f"{one.agent_steps:,} agent steps" + (f", mean return {mean}" if mean else "")))
+            rows.append((behavior, f"{one.agent_steps:,} agent steps" + (f", ELO {rating}" if rating else "") + (f", mean return {mean}" if mean else "")))
     rows += ([] if own else [("time", _time(outcome))]) + [("run", str(folder.path)), ("curves", f"tensorboard --logdir {folder.path.parent}")]
     if not store.paths():
         rows.append(("saved", "nothing, since the trainer was still starting; the same command starts the run again"))

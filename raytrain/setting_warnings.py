@@ -15,6 +15,8 @@ def behavior_warnings(name: str, settings: AnyBehaviorSettings) -> list[str]:
         spans["hyperparameters.buffer_init_steps"] = (values.buffer_init_steps, "no update happens")
     else:
         spans["hyperparameters.buffer_size"] = (values.buffer_size, "no update happens")
+    if settings.self_play is not None:
+        spans["self_play.save_steps"] = (settings.self_play.save_steps, "the policy of the start is the only snapshot")
     spans["summary_freq"] = (settings.summary_freq, "no summary is written before the end")
     spans["checkpoint_interval"] = (settings.checkpoint_interval, "nothing is saved between start and end")
     found = [] if settings.behavioral_cloning or any(s.strength for s in settings.reward_signals.active().values()) else [

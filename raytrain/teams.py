@@ -47,10 +47,15 @@ def teams_of(config: RunConfig, found: EnvProbe) -> dict[str, tuple[int, ...]]:
         if not agents:
             what = f"{config.env} has one agent alone; remove self_play"
         else:
-            example = ", ".join(f"{agent}: {place % 2}" for place, agent in enumerate(agents[:2]))
-            what = f"received one team of {', '.join(agents)}; give sides by team: {{{example}}}, or remove self_play"
+            what = f"received one team of {', '.join(agents)}; {_example(list(playing), agents)}, or remove self_play"
         raise _error(config, behavior, ("self_play",), None, f"expected agents of at least two teams to play against one another: {what}")
     return teams
+
+
+def _example(behaviors: list[str], agents: list[str]) -> str:
+    if len(behaviors) > 1:
+        return f"give {behaviors[1]} another one: behaviors.{behaviors[1]}.team: 1"
+    return "give sides by team: {" + ", ".join(f"{agent}: {place % 2}" for place, agent in enumerate(agents[:2])) + "}"
 
 
 def _teams(config: RunConfig, behavior: str, team: int | Mapping[str, int], agents: tuple[str, ...]) -> tuple[int, ...]:
@@ -65,7 +70,8 @@ def _teams(config: RunConfig, behavior: str, team: int | Mapping[str, int], agen
         numbers = {number for pattern, number in team.items() if fnmatchcase(agent, pattern)}
         if len(numbers) != 1:
             received = f"{len(numbers)}: {', '.join(map(str, sorted(numbers)))}" if numbers else "none"
-            raise _error(config, behavior, ("team",), dict(team), f"expected one team for the agent {agent}, received {received}")
+            raise _error(config, behavior, ("team",), dict(team), (
+                f"expected one team for each of {', '.join(agents)}, received {received} for {agent}; let exactly one name or pattern fit it"))
         found.append(numbers.pop())
     return tuple(found)
 

@@ -378,4 +378,5 @@ class TrainerLoop:
             behavior=self.behavior, phase=phase, finished=self.finished and not self._is_ready(), agent_steps=t.agent_steps,
             env_steps=self._env_steps_before + self.ledger.env_steps, updates=t.updates, policy_updates=t.policy_updates,
             version=self.version, rows_held=t.rows_held, queued=self._source.waiting(), ledger=self.ledger.report(),
+            rating=self._desk.rating if self._desk is not None else None,
         )

@@ -48,7 +48,7 @@ class WorldDesk:
             policy: as published last.
         """
         pool, settings = self._pool, self._settings
-        if pool is not None and agent_steps - pool.last_agent_steps > settings.save_steps:
+        if pool is not None and agent_steps // settings.save_steps > pool.last_agent_steps // settings.save_steps:
             pool.add(policy, agent_steps)
         returns, lessons = ((), ()) if batch is None else (tuple(batch.episode_return.tolist()), tuple(batch.episode_lesson.tolist()))
         ruling = self._referee.report(ItemReport(

@@ -138,7 +138,7 @@ def both_sides(arena: Arena, player: Player, other: Player, games: int, seed: in
 def judge_league(options: argparse.Namespace) -> dict[str, Any]:
     """One league of the policies of all runs: a table for people, and as plain data."""
     world, patterns, config = trained_in(options.runs[0])
-    with Arena(world, min(COPIES, options.games)) as arena:
+    with Arena(world, min(COPIES, options.games), groups_of(config)) as arena:
         behavior_of = by_agent(arena, patterns)
         own = {} if options.team else sides(config, arena, behavior_of)
         teams = own or assign_teams(list(arena.specs), options.team)
@@ -174,8 +174,8 @@ def judge_returns(options: argparse.Namespace) -> dict[str, Any]:
     table = Table("run", "plays", "mean return of an agent", "std", "episodes", title="returns")
     figures = {}
     for run in options.runs:
-        world, patterns, _ = trained_in(run)
-        with Arena(world, min(COPIES, options.games)) as arena:
+        world, patterns, config = trained_in(run)
+        with Arena(world, min(COPIES, options.games), groups_of(config)) as arena:
             behavior_of = by_agent(arena, patterns)
             loaded = {behavior: load_policy(run, behavior, options.which) for behavior in set(behavior_of.values())}
             own = set(loaded) if options.behavior is None else {options.behavior}
@@ -214,6 +214,17 @@ def trained_in(path: Path) -> tuple[World, dict[str, Sequence[str]], RunConfig]:
         raise ValueError(f"Expected {CONFIGURATION} in the run folder of {path}, found none.")
     config = load_config(file)
     return World.of_file(file), dict(agent_patterns(config.behaviors)) or dict.fromkeys(config.behaviors, ()), config
+
+
+def groups_of(config: RunConfig) -> dict[str, list[str]]:
+    """Group -> patterns of its agents, of all behaviors. Says so where games are played with other parameters than in training."""
+    if config.environment_parameters:
+        console.print(f"played with the world's own values of {', '.join(config.environment_parameters)}, not those of training", style="yellow")
+    groups: dict[str, list[str]] = {}
+    for settings in config.behaviors.values():
+        for group, patterns in getattr(settings, "groups", {}).items():
+            groups.setdefault(group, []).extend(patterns)
+    return groups
 
 
 def sides(config: RunConfig, arena: Arena, behavior_of: Mapping[str, str]) -> dict[str, tuple[str, ...]]:

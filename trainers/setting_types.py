@@ -38,6 +38,24 @@ AgentNames = Annotated[
 AgentGroups = dict[str, AgentNames]
 
 
+def _team(value: Any) -> Any:
+    """A whole number, or names or patterns → whole numbers; anything else gets one error, not one for each form that it might have."""
+    numbers = list(value.values()) if isinstance(value, dict) and value else [value]
+    is_named = not isinstance(value, dict) or all(isinstance(name, str) for name in value)
+    if value is None or (is_named and all(isinstance(n, int | float) and not isinstance(n, bool) and float(n).is_integer() for n in numbers)):
+        return value
+    raise PydanticCustomError("team", "{message}", {"message": (
+        "expected a whole number for all of the behavior's agents, or names or patterns of agents with a number each, such as "
+        f'{{"red_*": 0, "blue_*": 1}}, received {value!r:.80}')})
+
+
+Team = Annotated[
+    Annotated[int, Strict(), Whole] | dict[str, Annotated[int, Strict(), Whole]] | None, BeforeValidator(_team),
+    WithJsonSchema({"anyOf": [{"type": "integer"}, {"type": "object", "additionalProperties": {"type": "integer"}}, {"type": "null"}]}),
+]
+"""Sides of a behavior's agents."""
+
+
 class Settings(BaseModel):
     """Base of every settings model: frozen, unknown keys refused, no NaN or infinity."""
 

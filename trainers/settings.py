@@ -29,6 +29,7 @@ from trainers.setting_types import (
     PositiveInt,
     Schedule,
     Settings,
+    Team,
     Text,
     Whole,
     contradiction,
@@ -290,7 +291,7 @@ class BehaviorSettings(Settings):
     groups: AgentGroups = Field(default={})
     """Team-mates that share a reward, which the world gives in ``info["group_reward"]``: name of a group → names or patterns of its agents in one
     world. A group of the same name in several behaviors is one group."""
-    team: Annotated[int, Strict(), Whole] | dict[str, Annotated[int, Strict(), Whole]] | None = None
+    team: Team = None
     """Side of its agents in ``self_play``: a number, or pattern of agent names → number. ``null``: each agent is a side of its own, or each
     behavior where there are several."""
     self_play: SelfPlaySettings | None = None

@@ -81,12 +81,12 @@ class _Table:
         self.steps += 1
         outcome = self._run(actions)
         for end in outcome.ends:
-            self._account(end.agent, end.reward)
-            self.last[end.agent] = end.reward
+            self._account(end.agent, end.reward + end.group_reward)
+            self.last[end.agent] = end.reward + end.group_reward
         if outcome.first:
             return Game(self.last, self.total)
         for decision in outcome.decisions:
-            self._account(decision.agent, decision.reward)
+            self._account(decision.agent, decision.reward + decision.group_reward)
         self.waiting = outcome.decisions
         return None
 
@@ -106,6 +106,7 @@ class Arena:
     Args:
         world: a world of PettingZoo.
         copies: games that go on at once; the results do not depend on it, but for players that draw.
+        groups: group -> patterns of the names of its agents, in worlds that pay groups; what a member gets with its group is its own, too.
 
     Attributes:
         specs: agent -> what it observes and does.
@@ -115,7 +116,7 @@ class Arena:
         EnvFault: its own code raised.
     """
 
-    def __init__(self, world: World, copies: int = COPIES) -> None:
+    def __init__(self, world: World, copies: int = COPIES, groups: Mapping[str, Sequence[str]] | None = None) -> None:
         factory = world.factory()
         made = factory.make()
         if not is_agent_world(made):
@@ -126,7 +127,8 @@ class Arena:
         self.name = world.env
         self.specs = probe_env(world.env, world.kwargs, world.import_dirs, world.options, agents=own).behaviors
         masked = tuple(name for name, spec in self.specs.items() if spec.action.masked)
-        factory = replace(factory, agents=own, masked=masked)
+        members = {name: {group: own[name] for group, patterns in (groups or {}).items() if any(fnmatchcase(name, p) for p in patterns)} for name in names}
+        factory = replace(factory, agents=own, masked=masked, groups={name: given for name, given in members.items() if given})
         self._tables = [_Table(open_env(factory), index) for index in range(copies)]
         self._order = {name: index for index, name in enumerate(names)}
 

@@ -24,7 +24,7 @@ needs_pettingzoo = pytest.mark.skipif(importlib.util.find_spec("pettingzoo") is 
 
 def plans(env: str, num_envs: int = 2, network: dict | None = None, stepping: str = "auto", agents: dict | None = None, **data) -> list[Plan]:
     one = {"network_settings": {"hidden_units": 8, "num_layers": 1, **(network or {})}}
-    behaviors = {name: {**one, "agents": own} for name, own in agents.items()} if agents else {}
+    behaviors = data.pop("behaviors", {}) or ({name: {**one, "agents": own} for name, own in agents.items()} if agents else {})
     config = load_config({
         "env": env, "default_settings": one, "behaviors": behaviors, "env_settings": {"num_envs": num_envs, "seed": 3, "stepping": stepping}, **data})
     found = probe(config, ())
@@ -176,6 +176,14 @@ def test_all_behaviors_of_a_world_act_and_have_their_own_figures(stepping):
     assert {b: sorted(x.tolist()) for b, x in played.lengths.items()} == {"early": [25] * 3 + [50] * 3, "late": [75] * 3 + [100] * 3}
     assert all(np.array_equal(played.returns[b], played.lengths[b]) for b in ("early", "late"))
     assert played.agent_steps == 3 * (25 + 50 + 75 + 100)
+
+
+@needs_pettingzoo
+def test_group_rewards_are_part_of_a_return():
+    """As in training: 1 a step for each agent, and 2 for the group as long as it is there."""
+    one = {"agents": "agent_*", "groups": {"all": "agent_*"}, "network_settings": {"hidden_units": 8, "num_layers": 1}}
+    made = plans("tests.envs.agent_worlds:PayingAgents", env_kwargs={"deaths": [3, 5], "each_step": 2.0}, behaviors={"team": one})
+    assert sorted(play(made, 1).returns["team"].tolist()) == [9.0, 15.0]
 
 
 @needs_pettingzoo

@@ -104,7 +104,7 @@ CORPUS = [
      f"{FIRST}.completion_criteria.measure", 8, "did you mean reward?"),
     ("no behavior", lesson("{name: a, value: 1, completion_criteria: {}}"), f"{FIRST}.completion_criteria.behavior", 8, "required key is missing"),
     ("no share", lesson("{name: a, value: 1, completion_criteria: {behavior: ParamEcho, measure: progress, threshold: 3000}}"),
-     f"{FIRST}.completion_criteria.threshold", 8, "threshold from 0 to 1 with measure: progress, received threshold=3000"),
+     f"{FIRST}.completion_criteria.threshold", 8, "threshold < 1 with measure: progress, received threshold=3000"),
     ("unknown criterion", lesson("{name: a, value: 1, completion_criteria: {behavior: ParamEcho, treshold: 1}}"),
      f"{FIRST}.completion_criteria.treshold", 8, "did you mean threshold?"),
     ("curriculum in a lesson", lesson("{name: a, value: {curriculum: []}, completion_criteria: {behavior: ParamEcho}}"), f"{FIRST}.value.curriculum", 8,
@@ -117,7 +117,7 @@ def test_a_mistake_is_named_with_its_place(write, text: str, path: str, line: in
     """Path, line, and what to write."""
     with pytest.raises(ConfigError, match=words) as caught:
         load_config(write(HEAD + text))
-    assert (path, line) in [(problem.path, problem.line) for problem in caught.value.problems], caught.value
+    assert [(problem.path, problem.line) for problem in caught.value.problems] == [(path, line)], caught.value
 
 
 def test_criteria_name_a_behavior_of_the_environment(write) -> None:

@@ -83,8 +83,8 @@ def test_behaviors_rate_each_other():
 
 def test_teams_take_turns():
     referee = Referee([plan(team_change=100)])
-    teams = [report(referee, steps).orders.team for steps in (50, 100, 101, 150, 201, 202, 303)]
-    assert teams == [0, 0, 1, 1, 1, 0, 1], "more than team_change steps since the last change"
+    teams = [report(referee, steps).orders.team for steps in (50, 99, 103, 150, 201, 202, 303)]
+    assert teams == [0, 0, 1, 1, 0, 0, 1], "at multiples of team_change, however late they were noticed"
 
 
 def test_what_is_finished_is_left_out():
@@ -105,7 +105,9 @@ def test_opponents_are_drawn_when_they_have_played_enough():
         drawn.add(orders.opponents["duel"][1])
         numbers.append(orders.number)
     assert drawn == {0, 1, 2, 3} and len(set(numbers)) == 60
-    assert report(referee, 61, opponent_steps={"duel": 10}).orders.number == numbers[-1], "not more than swap_steps yet"
+    left = 10 - 60 * 11 % 10
+    assert report(referee, 61, opponent_steps={"duel": left - 1}).orders.number == numbers[-1], "not at the next multiple yet"
+    assert report(referee, 61, opponent_steps={"duel": 1}).orders.number == numbers[-1] + 1
     latest = Referee([plan(swap_steps=10, team_change=900, play_against_latest_model_ratio=1.0)])
     assert [report(latest, s, opponent_steps={"duel": 11}).orders.opponents["duel"][1] for s in range(3)] == [-1, -2, -3]
 
@@ -149,6 +151,14 @@ def test_everything_goes_on_from_its_state():
     assert again.orders == half.orders and again.current("duel").values == half.current("duel").values
     assert play(again, 37, 80) == expected[37:] and again.state() == whole.state()
     assert len({team for _, team, _ in expected}) == 2
+
+
+def test_a_new_team_is_played_by_the_oldest_snapshot_there_is():
+    """The first one has left the window when the configuration is changed."""
+    referee = Referee([plan(teams=(0, 0), team_change=900), plan("other", teams=(1,))])
+    report(referee, snapshots=(3, 4))
+    again = Referee([plan(teams=(0, 5), team_change=900)], json.loads(json.dumps(referee.state())))
+    assert again.orders.opponents == {"duel": {0: 0, 5: 3}} and again.orders.team == 0
 
 
 # -- lessons ----------------------------------------------------------------------------------------------------------

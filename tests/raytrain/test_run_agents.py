@@ -172,9 +172,9 @@ def test_without_groups_there_is_no_return_of_them(tmp_path):
 
 @pytest.mark.parametrize(("data", "words"), [
     ({**two(), "behaviors": {}, "default_settings": behavior(groups={"team": "*"})}, "default_settings.groups.*expected groups in a behavior"),
-    (two({"groups": {"red": "agent_2"}}), "behaviors.early.groups.red: no agent of the behavior is called 'agent_2'; it has the agents agent_0, agent_1"),
+    (two({"groups": {"red": "agent_2"}}), "behaviors.early.groups.red  no agent of the behavior is called 'agent_2'; it has the agents agent_0, agent_1"),
     (two({"groups": {"red": "*", "blue": "agent_0"}}), "expected one group for the agent 'agent_0', received 2: red, blue"),
-    (two({"groups": {"red": []}}), "groups.red: expected at least one pattern"),
+    (two({"groups": {"red": []}}), "groups.red  expected at least one pattern"),
     (two({"groups": "agent_*"}), "groups.*received text 'agent_\\*'"),
     (two({"agents": "agent_9"}), "early"),
     (two({"agents": ["agent_0"]}), "agent_1"),

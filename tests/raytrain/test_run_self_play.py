@@ -102,7 +102,7 @@ def test_everything_is_saved_and_goes_on(tmp_path):
     train(tmp_path, data, resume=True, on_summary=summaries.append, on_checkpoint=lambda *c: again.append(CheckpointStore.load(c[0])))
     assert again[0].run["referee"] == before
     frozen = again[0].behaviors["RiggedDuel"].self_play
-    assert frozen.scalars["ids"] == before["sides"]["RiggedDuel"]["snapshots"] and len(frozen.scalars["ids"]) == 4
+    assert frozen.scalars["ids"] == before["sides"]["RiggedDuel"]["snapshots"] and len(frozen.scalars["ids"]) == 5
     assert summaries[0].step == 800 and summaries[0].values["Self-play/Learning Team"] in (0.0, 1.0)
     after = again[-1].run["referee"]["sides"]["RiggedDuel"]
     assert after["frozen"].keys() > before["sides"]["RiggedDuel"]["frozen"].keys()
@@ -154,10 +154,15 @@ def test_turn_based_games_by_self_play(tmp_path):
 @pytest.mark.parametrize(("data", "words"), [
     ({"env": "CartPole-v1", "behaviors": {"CartPole": behavior(self_play={})}}, "CartPole-v1 has one agent alone; remove self_play"),
     (duel(team=0), r"received one team of team_0, team_1; give sides by team: \{team_0: 0, team_1: 1\}"),
-    (duel(team={"team_0": 0}), "expected one team for the agent team_1, received none"),
-    (duel(team={"team_*": 0, "team_1": 1}), "expected one team for the agent team_1, received 2: 0, 1"),
+    (duel(team={"team_0": 0}), "expected one team for each of team_0, team_1, received none for team_1"),
+    (duel(team={"team_*": 0, "team_1": 1}), "received 2: 0, 1 for team_1"),
     (duel(team={"team_*": 0, "red": 1}), "received red"),
     (duel({"team_change": 2000}), "expected team_change to be at most max_steps, received self_play.team_change=2000 and max_steps=1000"),
+    (duel(team="x"), "expected a whole number for all of the behavior's agents, or names or patterns of agents with a number each"),
+    (duel(team={0: "team_0", 1: "team_1"}), r"received \{0: 'team_0', 1: 'team_1'\}"),
+    ({**duel(), "behaviors": {"RiggedDuel": behavior(self_play=None)}, "environment_parameters": {"mass": {"curriculum": [
+        {"name": "a", "value": 1, "completion_criteria": {"behavior": "RiggedDuel", "measure": "elo"}}, {"name": "b", "value": 2}]}}},
+     "received elo, and RiggedDuel has no self_play"),
     (duel({"swaps_per_team_change": 3}), "remove one of them"),
     (duel({"window": 0}), "window"),
     ({**chase(), "behaviors": {**chase()["behaviors"], "runner": behavior(agents="runner", team=1)}}, "expected team together with self_play only"),
