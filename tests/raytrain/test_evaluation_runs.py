@@ -68,6 +68,7 @@ def scripted(monkeypatch):
     return left
 
 
+@pytest.mark.slow
 def test_training_is_the_same_to_the_byte_with_and_without(tmp_path):
     with_it = train(tmp_path, config({"interval": 100, "episodes": 3, "deterministic": False}), "with")
     without = train(tmp_path, config(), "without")
@@ -167,6 +168,7 @@ def test_a_fault_in_an_evaluation_is_the_evaluators(tmp_path, scripted):
     assert path.name >= "000001" and snapshot.run["label"] >= 128
 
 
+@pytest.mark.slow
 def test_worlds_of_two_behaviors_are_judged_by_the_mean_of_both(tmp_path, capsys):
     if importlib.util.find_spec("pettingzoo") is None:
         pytest.skip("the extra pettingzoo is not installed")

@@ -134,6 +134,7 @@ def test_what_has_one_agent_refuses_a_world_of_many(tmp_path, capsys):
 PAYING = {"env": "tests.envs.agent_worlds:PayingAgents", "env_kwargs": {"pays": [[25, "agent_0", 2.0]], "deaths": [10, 20, 25, 25]}}
 
 
+@pytest.mark.slow
 def test_groups_have_a_return_of_their_own(tmp_path):
     """C74: given once when two of four are dead; agents' returns have what reached them, the group's return all of it."""
     summaries = []
@@ -214,6 +215,7 @@ def test_over_ray_both_learn_at_once(tmp_path):
     assert snapshot.run["behaviors"] == {name: one["agent_steps"] for name, one in results.items()}
 
 
+@pytest.mark.slow
 def test_stacks_and_repeats_in_a_world_of_many(tmp_path):
     """`env_settings` hold for every agent: 50 steps of the world are 25 actions; the policy takes stacks."""
     seen = []

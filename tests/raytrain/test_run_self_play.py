@@ -109,11 +109,13 @@ def test_everything_is_saved_and_goes_on(tmp_path):
     assert all(after["frozen"][n].keys() == {"0", "1"} for n in after["frozen"])
 
 
+@pytest.mark.slow
 def test_the_same_seed_gives_the_same_run(tmp_path):
     first, second = (train(tmp_path, duel(p_win=0.5), run_id) for run_id in ("a", "b"))
     assert run_state(first)["referee"] == run_state(second)["referee"]
 
 
+@pytest.mark.slow
 def test_snapshots_can_be_acted_with(tmp_path):
     run = train(tmp_path, duel({"window": 3}))
     snapshots = raytrain.load_snapshots(run.path)
@@ -125,6 +127,7 @@ def test_snapshots_can_be_acted_with(tmp_path):
         raytrain.load_snapshots(plain.path)
 
 
+@pytest.mark.slow
 def test_behaviors_take_turns(tmp_path):
     """Two trainers: while one learns the other waits, and both get to the end."""
     summaries = []
@@ -139,6 +142,7 @@ def test_behaviors_take_turns(tmp_path):
         assert ledger["produced"] == ledger["consumed"] + sum(v for k, v in ledger.items() if k.startswith("dropped_"))
 
 
+@pytest.mark.slow
 def test_turn_based_games_by_self_play(tmp_path):
     """Strictly on-policy: opponents answer at once, so no move is left out."""
     pytest.importorskip("pettingzoo.classic.tictactoe_v3", reason="pygame is not installed")

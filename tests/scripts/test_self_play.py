@@ -76,6 +76,7 @@ def test_perfect_against_perfect_draws(arena: Arena) -> None:
     assert set(results(games, {"one": ["player_1"]})["one"]) == {0}
 
 
+@pytest.mark.slow
 def test_random_against_random_is_as_known(arena: Arena) -> None:
     """58.5 % for who begins, 28.8 % for the other, 12.7 % drawn."""
     won = results(arena.play(dict.fromkeys(PLAYERS, random_player), 1000, seed=2), {"one": ["player_1"]})["one"]
