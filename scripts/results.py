@@ -26,6 +26,7 @@ ROOT = Path(__file__).resolve().parent.parent
 FILES = (
     "ppo/CartPole", "ppo/Acrobot", "ppo/Pendulum", "ppo/MountainCarContinuous", "ppo/LunarLander", "ppo/LunarLanderContinuous",
     "sac/Pendulum", "sac/CartPole", "sac/MountainCarContinuous", "sac/LunarLanderContinuous",
+    "ppo/Pole-Curriculum",
 )
 POINTS = 60  # of a curve that is kept
 
