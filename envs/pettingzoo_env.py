@@ -135,6 +135,7 @@ class PettingZooEnv(CopiesEnv):
             given.clear()
         for lane in self._lanes.values():
             lane.waiting[:] = False
+        self.episodes[:] = -1
         super().reset()
 
     def poll(self, timeout_s: float) -> dict[str, Steps]:

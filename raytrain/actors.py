@@ -349,7 +349,7 @@ class EnvManagerActor(_LoopActor):
         for sink in self._sinks.values():
             sink.flush(1.0)
         report = self.poll()
-        unshipped = {b: n - self._sinks[b].sent for b, n in report.status.produced.items()}
+        unshipped = {b: n - self._sinks[b].sent - report.status.abandoned.get(b, 0) for b, n in report.status.produced.items()}
         return replace(report, status=replace(report.status, unshipped=unshipped))
 
 

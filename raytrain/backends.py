@@ -166,6 +166,8 @@ class LocalBackend:
         labels = {event.behavior: event.label for event in events if isinstance(event, CheckpointDue)}
         if labels and len(self._loops) > 1:  # all at the same moment, so that a run that is resumed is the same one
             events = [event for event in events if not isinstance(event, CheckpointDue)]
+            for loop in self._loops.values():
+                loop.look()
             for behavior, loop in self._loops.items():
                 loop.save(labels.get(behavior))
                 events += loop.drain_events()

@@ -8,7 +8,7 @@ import os
 import socket
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -218,7 +218,8 @@ class RayBackend:
     def referee_state(self) -> dict[str, Any] | None:
         if self._referee is not None and not self._stopped:
             done, _ = ray.wait([call := self._referee.state.remote()], timeout=_ANSWER_S)
-            self._referee_state = ray.get(call) if done else self._referee_state
+            with suppress(ray.exceptions.RayActorError):  # it died: the last known state
+                self._referee_state = ray.get(call) if done else self._referee_state
         return self._referee_state
 
     def _ask(self, names: Iterable[str], method: str) -> dict[str, Any]:

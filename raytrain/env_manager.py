@@ -96,7 +96,7 @@ class EnvManager:
         if self._stage is not None and not self._is_set(wait_s):
             return False
         if self._waits_for_credit():
-            stuck = [lane for lane in self._lanes.values() if lane.is_stuck]
+            stuck = [lane for lane in self._lanes.values() if lane.is_stuck or self._stands_still(lane)]
             if not stuck:
                 return self._wait_for_credit(wait_s)
             for lane in stuck:
@@ -218,6 +218,11 @@ class EnvManager:
             lane.source.wait_newer(lane.serial, wait_s)
         return self._stage.is_set
 
+    def _stands_still(self, lane: Lane) -> bool:
+        """Its team does not learn any more, so its trainer may wait for ever for a manager whose worlds have gone on to the next team; with
+        that one waiting for rows of other agents in these worlds."""
+        return bool(lane.held) and self._stage is not None and self._stage.stands_still(lane.behavior)
+
     def _obey(self) -> None:
         if self._stage is None or not self._stage.has_news or not self._stage.obey(self._env):
             return
@@ -225,13 +230,22 @@ class EnvManager:
             pending = lane.collector.pending
             lost = lane.collector.abandon()
             lane.abandoned += lost
-            lane.round_rows = max(0, lane.round_rows - lost - pending)  # which are collected once more
             lane.held.clear()
-            if lane.is_closing:
-                lane.closing[:] = False
-                self._end_round(lane)
+            self._collect_again(lane, lost + pending)
         self._stage.begin_anew()
         self._env.reset()
+
+    def _collect_again(self, lane: Lane, lost: int) -> None:
+        """Open the rounds again that `lost` agent steps are missing in: one that was complete may be short now."""
+        rows = lane.round_rows + sum(lane.credit.size(index) for index in range(lane.rounds_done, lane.round)) - lost
+        lane.round, lane.is_closing = lane.rounds_done, False
+        lane.closing[:] = False
+        while lane.has_credit and rows >= lane.credit.size(lane.round):
+            rows -= lane.credit.size(lane.round)
+            lane.round += 1
+        lane.round_rows = max(0, rows)
+        if lane.round > lane.rounds_done:
+            self._end_round(lane)
 
     # -- policy and credit -------------------------------------------------------------------------------------------
 

@@ -45,6 +45,7 @@ class Matches:
         self._episode = np.full(num_worlds, -1, np.int64)
         self._played: list[Orders | None] = [None] * num_worlds
         self._final = np.zeros(num_worlds)
+        self._has_ended = np.zeros(num_worlds, bool)  # an agent that learns
         self.games: list[Game] = []
         self.opponent_steps = dict.fromkeys(teams, 0)
 
@@ -53,13 +54,19 @@ class Matches:
         """Of self-play."""
         return self._cast
 
+    def teams(self, behavior: str) -> set[int]:
+        """On which its agents are."""
+        return set(self._cast[behavior].team.tolist())
+
     def end(self, behavior: str, steps: TerminalSteps) -> TerminalSteps:
         """The ends of those that learn; they count for the result of their worlds. To be called before `begin`."""
         if not len(steps) and steps.group_return is None:
             return steps
         cast = self._cast[behavior]
         learns = cast.learns[steps.agent_id]
-        np.add.at(self._final, cast.world[steps.agent_id[learns]], steps.total_reward[learns])
+        worlds = cast.world[steps.agent_id[learns]]
+        np.add.at(self._final, worlds, steps.total_reward[learns])
+        self._has_ended[worlds] = True
         return steps.where(learns)
 
     def begin(self, episodes: np.ndarray, orders: Orders) -> None:
@@ -68,22 +75,23 @@ class Matches:
         Args:
             episodes: int64 ``[worlds]``, number of the running episode of each.
         """
-        for world in np.flatnonzero(episodes != self._episode):
-            if self._played[world] is not None:
+        for world in np.flatnonzero((episodes != self._episode) & (episodes >= 0)):
+            if self._played[world] is not None and self._has_ended[world]:  # without its learning team there was no game
                 self.games.append(self._result(self._played[world], float(self._final[world])))
             self._played[world] = orders
-            self._final[world] = 0.0
+            self._final[world], self._has_ended[world] = 0.0, False
             for behavior, cast in self._cast.items():
                 agents = len(cast.team) // len(self._played)
                 own = slice(world * agents, (world + 1) * agents)
                 cast.learns[own] = cast.team[own] == orders.team
                 cast.snapshot[own] = [orders.opponents[behavior][team] for team in cast.team[own].tolist()]
-        self._episode[:] = episodes
+        self._episode[:] = np.where(episodes >= 0, episodes, self._episode)
 
     def forget(self) -> None:
         """Every world begins anew; what runs has no result."""
         self._played[:] = [None] * len(self._played)
         self._episode[:] = -1
+        self._final[:], self._has_ended[:] = 0.0, False
 
     def split(self, behavior: str, steps: DecisionSteps) -> tuple[DecisionSteps, list[tuple[int, DecisionSteps]]]:
         """The decisions of agents that learn, and those of the others by the snapshot that acts for them."""

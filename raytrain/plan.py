@@ -250,7 +250,7 @@ def build_env_manager(
     manager = EnvManager(
         run.managers[index], env, sources, sinks, {b: new() for b, new in policies.items()}, {p.behavior: p.settings.time_horizon for p in plans},
         seed_branch(run.seed, "env_manager", index), ship_early=not run.lock_step, should_stop=should_stop,
-        stage=None if orders is None else Stage(orders, Matches(teams, run.num_envs) if teams else None, {b: policies[b] for b in teams}),
+        stage=None if orders is None else Stage(orders, Matches(teams, run.num_envs) if teams else None, {b: policies[b] for b in teams}, len(run.managers) == 1),
     )
     if state is not None:
         manager.load_state(state)

@@ -70,6 +70,10 @@ class RefereePort(Protocol):
         """What holds now."""
 
 
+_RATINGS = 500
+"""Ratings that are kept besides those of snapshots in the window."""
+
+
 class _Side:
     """One behavior of self-play. It has a rating on each of its teams, since a game may favour one of them, as who begins it."""
 
@@ -98,6 +102,9 @@ class _Side:
             if number not in self.frozen:
                 self.frozen[number] = dict(self.now)
         self.snapshots = snapshots or self.snapshots
+        for number in sorted(self.frozen)[: -_RATINGS]:  # a game against an older one ended long ago
+            if number not in self.snapshots:
+                del self.frozen[number]
 
     def state(self) -> dict[str, Any]:
         def by_team(ratings: Mapping[int, float]) -> dict[str, float]:

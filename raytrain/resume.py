@@ -18,6 +18,7 @@ from raytrain.settings import RunConfig
 from raytrain.snapshot import BehaviorSnapshot, Snapshot
 from trainers.networks import body_layout
 from trainers.registry import policy_distribution
+from trainers.self_play import snapshots_in
 from trainers.trainer import TrainerState
 
 
@@ -32,6 +33,8 @@ def initial_snapshot(config: RunConfig) -> Snapshot:
 def starts_of(plans: Sequence[Plan], snapshot: Snapshot | None, source: Snapshot | None) -> tuple[dict[str, Start], list[dict] | None]:
     """Where the trainer of each behavior starts, and the random-number states of the env managers where a checkpoint has them."""
     orders = None
+    if snapshot is not None and snapshot.run.get("referee"):
+        _only_what_is_there(snapshot, {plan.behavior: plan.settings.self_play.window for plan in plans if plan.teams})
     if Referee.is_needed(plans):
         orders = Referee(plans, snapshot.run.get("referee") if snapshot is not None else None).orders
     starts = {plan.behavior: replace(_start_of(plan, snapshot, source), orders=orders) for plan in plans}
@@ -41,6 +44,22 @@ def starts_of(plans: Sequence[Plan], snapshot: Snapshot | None, source: Snapshot
     # Seed streams belong to env indices, so they go on whatever number of managers the envs are spread over now.
     begun = {k: v for state in before.values() for k, v in state["env"]["episodes_begun"].items()}
     return starts, [{"rng": before.get(name, {}).get("rng"), "env": {"episodes_begun": begun}} for name in plans[0].managers]
+
+
+def _only_what_is_there(snapshot: Snapshot, windows: Mapping[str, int]) -> None:
+    """Let the referee's state name no snapshot that its behavior's part of the checkpoint does not have: over Ray the parts are not of
+    one moment. The newest one there is takes its place."""
+    referee = snapshot.run["referee"]
+    for behavior, side in referee["sides"].items():
+        frozen = snapshot.behaviors[behavior].self_play if behavior in snapshot.behaviors else None
+        if frozen is None:
+            continue
+        ids, there = list(frozen.scalars["ids"])[-windows.get(behavior, 1) :], set(snapshots_in(frozen))
+        side["snapshots"] = ids
+        for number in ids:
+            side["frozen"].setdefault(str(number), dict(side["now"]))
+        given = referee["opponents"].get(behavior, {})
+        referee["opponents"][behavior] = {team: number if number in there else ids[-1] for team, number in given.items()}
 
 
 def _start_of(plan: Plan, snapshot: Snapshot | None, source: Snapshot | None) -> Start:

@@ -20,9 +20,12 @@ class Stage:
         orders: by which the environments were made.
         matches: who plays what; None without self-play.
         new_policy: behavior of self-play -> a new policy without weights, for opponents.
+        alone: there is no other env manager.
     """
 
-    def __init__(self, orders: Orders, matches: Matches | None = None, new_policy: Mapping[str, Callable[[], Policy]] | None = None) -> None:
+    def __init__(self, orders: Orders, matches: Matches | None = None, new_policy: Mapping[str, Callable[[], Policy]] | None = None,
+                 alone: bool = True) -> None:
+        self._alone = alone
         self._newest = self._made_by = orders
         self._orders = orders if matches is None else None  # in force; None while the first snapshots are on their way
         self._matches, self._new_policy = matches, dict(new_policy or {})
@@ -86,6 +89,12 @@ class Stage:
             learning[behavior] = Steps(decision, ends[behavior], steps.env_steps)
             others += [(behavior, self._snapshots[behavior][number], one) for number, one in theirs]
         return learning, others
+
+    def stands_still(self, behavior: str) -> bool:
+        """Whether no agent of a behavior learns in episodes to come, while other managers may be further than this one."""
+        if self._alone or self._matches is None or behavior not in self._snapshots:
+            return False
+        return self._newest.team not in self._matches.teams(behavior)
 
     def begin_anew(self) -> None:
         """Every world begins a new episode, and what runs has no result."""

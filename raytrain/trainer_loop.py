@@ -131,9 +131,8 @@ class TrainerLoop:
             self._phase = "waiting for trajectories"
             with self.timers.section("wait_for_trajectories"):
                 self._source.wait(wait_s)
-            if self._desk is not None:
-                self._desk.look(self._trainer.agent_steps, self._policy)
-                self._publish_orders()
+            self.look()
+            self._publish_orders()
             return False
         for _ in range(waiting):
             with self.timers.section("take"):
@@ -221,6 +220,11 @@ class TrainerLoop:
             self._stats.add(SCORE, game.score)
         for text in ruling.notices:
             self._emit(Notice(self.behavior, text))
+
+    def look(self) -> None:
+        """See what other trainers' reports have changed, and freeze what is asked for; only from the loop's own thread."""
+        if self._desk is not None:
+            self._desk.look(self._trainer.agent_steps, self._policy)
 
     def _publish_orders(self) -> None:
         """Where no other message is due, one with the same policy and credit."""

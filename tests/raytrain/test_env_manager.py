@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import threading
 
@@ -13,8 +14,9 @@ import raytrain.lane
 from envs.base import EnvFault
 from envs.specs import Actions, Steps
 from raytrain.env_manager import EnvManager
-from raytrain.messages import Credit, PolicyMessage
+from raytrain.messages import Credit, Orders, PolicyMessage
 from raytrain.queues import Item, LocalExchange
+from raytrain.stage import Stage
 from tests.raytrain.fakes import (
     BEHAVIOR,
     MEMORY_SIZE,
@@ -452,3 +454,27 @@ def test_with_credit_for_the_next_round_nothing_is_left_out() -> None:
     rows = sum(batch.rows for _, batch in items)
     acted = len(np.concatenate([ids for ids, _ in run.env.acted]))
     assert rows < acted == 16
+
+
+def test_a_reset_while_a_round_closes_collects_it_again():
+    """Orders come when every action of the round is given and some results are on their way: what is lost of it is made up for."""
+    credit = {"m": Credit(0, (8, 8))}
+    first, later, turns = Orders(0, {}, 0), Orders(1, {}, 1, resets=1), itertools.count()
+    env = ScriptedEnv(num_envs=4, length=lambda slot, episode: 50, ready=lambda busy: busy & (np.arange(4) == next(turns) % 4))
+    env.set_parameters, env.lesson_of = (lambda parameters, lesson: None), (lambda behavior: np.zeros(4, np.int64))
+    exchange = LocalExchange(capacity=100)
+    exchange.publish(PolicyMessage(0, 0, weights_of(0), credit, first))
+    manager = EnvManager(
+        "m", env, {BEHAVIOR: exchange}, {BEHAVIOR: exchange}, {BEHAVIOR: FakePolicy()}, {BEHAVIOR: 64}, np.random.SeedSequence(0), ship_early=False,
+        stage=Stage(first))
+    manager.start()
+    while manager._lanes[BEHAVIOR].round == 0:
+        manager.advance(0.0)
+    exchange.publish(PolicyMessage(1, 0, weights_of(0), credit, later))
+    while manager.advance(0.0):
+        pass
+    items = [exchange.take() for _ in range(exchange.waiting())]
+    assert sum(header.rows for header, _ in items) >= 16 and items[-1][0].rounds_done == 2
+    by_round = {done: sum(h.rows for h, _ in items if h.rounds_done <= done) for done in (1, 2)}
+    assert by_round[1] >= 8 or 1 not in [h.rounds_done for h, _ in items], "no round is reported short"
+    assert manager.status().abandoned[BEHAVIOR] > 0

@@ -251,6 +251,18 @@ def test_groups_count_in_a_result_and_those_of_opponents_are_left_out():
     assert matches.take()[0][0].score == 1.0
 
 
+def test_a_reset_of_everything_is_no_game():
+    """Worlds that have not begun again are numbered -1 meanwhile."""
+    matches = Matches({"duel": (0, 1)}, 2)
+    orders = Orders(0, team=0, opponents={"duel": {0: 0, 1: 0}})
+    matches.begin(np.array([4, 7]), orders)
+    matches.end("duel", ends({0: 1.0}))
+    matches.forget()
+    matches.begin(np.array([5, -1]), orders)
+    matches.begin(np.array([5, 8]), orders)
+    assert matches.take()[0] == ()
+
+
 def test_behaviors_of_other_teams_are_opponents():
     matches = Matches({"red": (0,), "blue": (1, 2)}, 1)
     orders = Orders(0, team=2, opponents={"red": {0: 4}, "blue": {1: 5, 2: 6}})
@@ -258,6 +270,19 @@ def test_behaviors_of_other_teams_are_opponents():
     assert matches.split("red", decisions(0))[0].agent_id.tolist() == []
     learning, others = matches.split("blue", decisions(0, 1))
     assert learning.agent_id.tolist() == [1] and [number for number, _ in others] == [5]
+    matches.end("blue", ends({0: 1.0}))
     matches.begin(np.array([1]), orders)
+    assert matches.take()[0] == (), "nobody of the team that learns was there to the end"
+    matches.end("blue", ends({1: 1.0}))
+    matches.begin(np.array([2]), orders)
     assert matches.take()[0][0].opponents == (("red", 0, 4), ("blue", 1, 5))
     assert matches.played("blue") == {5}
+
+
+def test_ratings_of_old_snapshots_are_forgotten():
+    """A long run makes many."""
+    referee = Referee([plan(team_change=900)])
+    for number in range(700):
+        report(referee, snapshots=tuple(range(max(0, number - 9), number + 1)))
+    frozen = referee.state()["sides"]["duel"]["frozen"]
+    assert len(frozen) == 500 and "699" in frozen and "0" not in frozen
