@@ -8,12 +8,12 @@ from __future__ import annotations
 import sys
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from fnmatch import fnmatchcase
 from typing import Any
 
 from gymnasium import spaces
 
 from envs.agent_groups import NO_GROUPS, Groups, assign_groups
+from envs.agent_names import check_patterns, fits
 from envs.faults import env_fault
 from envs.frame_stack import FrameStacker
 from envs.masks import mask_in
@@ -88,16 +88,10 @@ def assign_agents(names: Sequence[str], patterns: Mapping[str, Sequence[str]], d
     if not patterns:
         return {default: tuple(names)}
     for behavior, own in patterns.items():
-        if not own:
-            raise ValueError(f"behaviors.{behavior}.agents: expected at least one pattern of agent names, received none; the world has the "
-                             f"agents {', '.join(names)}.")
-        for pattern in own:
-            if not any(fnmatchcase(name, pattern) for name in names):
-                raise ValueError(f"behaviors.{behavior}.agents: no agent is called {pattern!r}; the world has the agents "
-                                 f"{', '.join(names)}. Correct the pattern, or take it out.")
+        check_patterns(f"behaviors.{behavior}.agents", own, names, "world")
     assigned: dict[str, list[str]] = {behavior: [] for behavior in patterns}
     for name in names:
-        matching = [behavior for behavior, own in patterns.items() if any(fnmatchcase(name, pattern) for pattern in own)]
+        matching = [behavior for behavior, own in patterns.items() if fits(name, own)]
         if not matching:
             known = "; ".join(f"{behavior}: {', '.join(own)}" for behavior, own in patterns.items())
             raise ValueError(f"behaviors: no behavior has the agent {name!r}. The patterns of the key agents are: {known}. Add one that "

@@ -13,10 +13,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Container, Mapping, Sequence
-from fnmatch import fnmatchcase
 from types import MappingProxyType
 from typing import Any, Protocol
 
+from envs.agent_names import check_patterns, fits
 from envs.base import EnvFault
 from envs.boundary import read_reward
 
@@ -54,15 +54,9 @@ def assign_groups(agents: Mapping[str, Sequence[str]], groups: Groups) -> dict[s
             raise ValueError(f"{key}: expected groups of a behavior of this environment, which has {', '.join(agents)}. Correct the name.")
         names = agents[behavior]
         for group, patterns in own.items():
-            if not patterns:
-                raise ValueError(f"{key}.{group}: expected at least one pattern of agent names, received none; the behavior has the agents "
-                                 f"{', '.join(names)}.")
-            for pattern in patterns:
-                if not any(fnmatchcase(name, pattern) for name in names):
-                    raise ValueError(f"{key}.{group}: no agent of the behavior is called {pattern!r}; it has the agents {', '.join(names)}. "
-                                     "Correct the pattern, or take it out.")
+            check_patterns(f"{key}.{group}", patterns, names, "behavior")
         for name in names:
-            matching = [group for group, patterns in own.items() if any(fnmatchcase(name, pattern) for pattern in patterns)]
+            matching = [group for group, patterns in own.items() if fits(name, patterns)]
             if len(matching) > 1:
                 raise ValueError(f"{key}: expected one group for the agent {name!r}, received {len(matching)}: {', '.join(matching)}. Make "
                                  "their patterns exclude each other.")

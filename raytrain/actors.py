@@ -23,7 +23,7 @@ from raytrain.evaluation import EVALUATOR, Evaluator, Played
 from raytrain.messages import QUEUE_CAPACITY, Header, ManagerStatus, Orders, PolicyMessage, TrainerStatus
 from raytrain.plan import Plan, Start, build_env_manager, build_trainer_loop
 from raytrain.queues import Item
-from raytrain.referee import ItemReport, Referee, Ruling
+from raytrain.referee import ItemReport, Ruling
 from trainers.trajectory import TrajectoryBatch
 
 CALL_TIMEOUT_S = 30.0
@@ -252,7 +252,7 @@ class RemotePolicySink:
 
 
 class RemoteReferee:
-    """A trainer's way to the referee."""
+    """A trainer's way to the referee, which as an actor takes one call at a time, in the order in which they come."""
 
     def __init__(self, referee: ray.actor.ActorHandle) -> None:
         self._referee = referee
@@ -303,10 +303,6 @@ class _LoopActor:
     def timers(self) -> dict:
         """The component's timer tree."""
         return self._component.timers.tree() if self._component is not None else {}
-
-
-class RefereeActor(Referee):
-    """The referee on Ray: one call at a time, in the order in which they come."""
 
 
 class EnvManagerActor(_LoopActor):

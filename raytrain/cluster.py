@@ -16,12 +16,13 @@ from typing import Any
 import ray
 from ray._private.utils import read_ray_address
 
-from raytrain.actors import EnvManagerActor, EvaluatorActor, Exchange, RefereeActor, Report, TrainerActor
+from raytrain.actors import EnvManagerActor, EvaluatorActor, Exchange, Report, TrainerActor
 from raytrain.backends import News, trainer_name
 from raytrain.errors import ClusterError, RunFault
 from raytrain.evaluation import EVALUATOR, Evaluator, Played
 from raytrain.messages import CheckpointDue
 from raytrain.plan import Plan, Start
+from raytrain.referee import Referee
 from raytrain.settings import DistributedSettings
 
 _PROBE_S = 2.0
@@ -144,7 +145,7 @@ class RayBackend:
     def start(self) -> None:
         settings = self._settings
         if self._orders is not None:
-            self._referee = ray.remote(RefereeActor).options(num_cpus=0).remote(self._plans, self._referee_state)
+            self._referee = ray.remote(Referee).options(num_cpus=0).remote(self._plans, self._referee_state)
         for plan in self._plans:
             # Each env manager keeps two calls open, the trainer two; room for as many again.
             exchange = ray.remote(Exchange).options(num_cpus=0, max_concurrency=16 + 4 * len(self._managers)).remote()
@@ -216,11 +217,16 @@ class RayBackend:
         return dict(self._last_states)
 
     def referee_state(self) -> dict[str, Any] | None:
-        if self._referee is not None and not self._stopped:
-            done, _ = ray.wait([call := self._referee.state.remote()], timeout=_ANSWER_S)
-            with suppress(ray.exceptions.RayActorError):  # it died: the last known state
-                self._referee_state = ray.get(call) if done else self._referee_state
+        if not self._stopped:
+            self._ask_referee()
         return self._referee_state
+
+    def _ask_referee(self) -> None:
+        """Take in the state that it has now; the last known one stays when it gives no answer."""
+        if self._referee is not None:
+            done, _ = ray.wait([call := self._referee.state.remote()], timeout=_ANSWER_S)
+            with suppress(ray.exceptions.RayActorError):  # it died
+                self._referee_state = ray.get(call) if done else self._referee_state
 
     def _ask(self, names: Iterable[str], method: str) -> dict[str, Any]:
         """The answer of each actor that gives one in time; a dead one's fault comes up in `poll`."""
@@ -247,9 +253,7 @@ class RayBackend:
             stops = {n: self._actors[n].stop.remote(_MANAGERS_STOP_S) for n in self._managers if n in self._actors}
             self._collect(stops, _MANAGERS_STOP_S, news)
             self._stop_trainers([name for name in self._trainers if name in self._seen], keep_waiting, news)
-            self._stopped = False
-            self.referee_state()  # after the last reports
-            self._stopped = True
+            self._ask_referee()  # after the last reports
         finally:
             for actor in [*self._actors.values(), *self._exchanges.values(), *([self._referee] if self._referee else [])]:
                 ray.kill(actor)

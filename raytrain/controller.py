@@ -175,7 +175,7 @@ class Controller:
         self._managers = news.managers or self._managers
         for event in news.events:
             if isinstance(event, Episodes):
-                self._judge_episodes(event)
+                self._count_towards_stop(event)
                 self._callbacks.episodes(event.behavior, event.returns, event.lengths, event.step)
             elif isinstance(event, Summary):
                 self._on_summary(event)
@@ -185,7 +185,7 @@ class Controller:
                 self._console.message(f"{event.behavior}: {event.text}")
         self._ask_for_parts()
 
-    def _judge_episodes(self, event: Episodes) -> None:
+    def _count_towards_stop(self, event: Episodes) -> None:
         last = event.in_last_lesson
         if last is None or last.all():
             self._stop.episodes(event.behavior, event.returns)

@@ -26,7 +26,6 @@ MAX_ITEM_AGE_S = 0.25
 """An item is shipped at the latest when its oldest finished trajectory has waited this long (not in lock-step)."""
 _LOOKS = 50
 """So often is looked for news of other behaviors while waiting for one."""
-_NO_EPISODES = np.empty(0, np.int64)  # of worlds that are never asked for them
 
 
 class EnvManager:
@@ -124,7 +123,7 @@ class EnvManager:
         if len(decision):
             self._apply_newest(lane)
             if lane.has_credit and not lane.held:
-                output = self._act(lane, decision)
+                output = self._act(lane.behavior, lane.policy, decision)
             else:  # the arrays are the env's until its next poll
                 lane.held.append(copied(decision))
         with self.timers.section("collect"):
@@ -138,20 +137,17 @@ class EnvManager:
             if output is not None:
                 self._book(lane, decision, output)
 
-    def _act(self, lane: Lane, decision: DecisionSteps) -> PolicyOutput:
+    def _act(self, behavior: str, policy: Policy, decision: DecisionSteps) -> PolicyOutput:
         with self.timers.section("act"):
-            output = lane.policy.act(
+            output = policy.act(
                 decision.obs, self._rng, action_mask=decision.action_mask, with_entropy=False, agent_id=decision.agent_id,
                 first=decision.first,
             )
-        self._give(lane, decision, output)
-        return output
-
-    def _give(self, lane: Lane, decision: DecisionSteps, output: PolicyOutput) -> None:
         with self.timers.section("env_step"):
             # A copy: the env may do what it likes with it, and the actions are recorded only after it has begun to step.
             given = Actions(output.actions.continuous.copy(), output.actions.discrete.copy())
-            self._env.act(lane.behavior, decision.agent_id, given)
+            self._env.act(behavior, decision.agent_id, given)
+        return output
 
     def _book(self, lane: Lane, decision: DecisionSteps, output: PolicyOutput) -> None:
         """Record actions that were given, and close the round that is complete with them."""
@@ -183,26 +179,23 @@ class EnvManager:
     def _act_on_held(self, lane: Lane) -> None:
         while lane.held and lane.has_credit:
             decision = lane.held.pop(0)
-            self._book(lane, decision, self._act(lane, decision))
+            self._book(lane, decision, self._act(lane.behavior, lane.policy, decision))
 
     def _act_without_rows(self, lane: Lane) -> None:
         """Where agents act in turn, the result of a round's last action comes only after those of others, which nothing may be learnt from."""
         for decision in lane.held:
             lane.collector.cut(decision, np.ones(len(decision), bool))
             lane.collector.leave_out(decision)
-            self._act(lane, decision)
+            self._act(lane.behavior, lane.policy, decision)
         lane.held.clear()
 
     # -- orders ------------------------------------------------------------------------------------------------------
 
     def _without_opponents(self, news: dict[str, Steps]) -> dict[str, Steps]:
         """What is left of a message without the agents that do not learn: those act here, at once and without credit."""
-        news, others = self._stage.split(news, getattr(self._env, "episodes", _NO_EPISODES))
+        news, others = self._stage.split(news, self._env)
         for behavior, policy, decision in others:
-            with self.timers.section("act"):
-                output = policy.act(
-                    decision.obs, self._rng, action_mask=decision.action_mask, with_entropy=False, agent_id=decision.agent_id, first=decision.first)
-            self._give(self._lanes[behavior], decision, output)
+            self._act(behavior, policy, decision)
         return news
 
     def _is_set(self, wait_s: float) -> bool:

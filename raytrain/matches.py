@@ -17,6 +17,8 @@ _NOBODY = 0
 class _Cast:
     """The agents of one behavior, by slot."""
 
+    agents: int  # in one world
+    teams: tuple[int, ...]  # each once, in order
     team: np.ndarray  # int64
     world: np.ndarray  # int64
     learns: np.ndarray  # bool, in the running episode of its world
@@ -40,7 +42,7 @@ class Matches:
         for behavior, own in teams.items():
             slots = num_worlds * len(own)
             self._cast[behavior] = _Cast(
-                np.tile(np.array(own, np.int64), num_worlds), np.repeat(np.arange(num_worlds), len(own)), np.zeros(slots, bool),
+                len(own), tuple(sorted(set(own))), np.tile(np.array(own, np.int64), num_worlds), np.repeat(np.arange(num_worlds), len(own)), np.zeros(slots, bool),
                 np.full(slots, _NOBODY, np.int64))
         self._episode = np.full(num_worlds, -1, np.int64)
         self._played: list[Orders | None] = [None] * num_worlds
@@ -54,9 +56,9 @@ class Matches:
         """Of self-play."""
         return self._cast
 
-    def teams(self, behavior: str) -> set[int]:
+    def teams(self, behavior: str) -> tuple[int, ...]:
         """On which its agents are."""
-        return set(self._cast[behavior].team.tolist())
+        return self._cast[behavior].teams
 
     def end(self, behavior: str, steps: TerminalSteps) -> TerminalSteps:
         """The ends of those that learn; they count for the result of their worlds. To be called before `begin`."""
@@ -81,8 +83,7 @@ class Matches:
             self._played[world] = orders
             self._final[world], self._has_ended[world] = 0.0, False
             for behavior, cast in self._cast.items():
-                agents = len(cast.team) // len(self._played)
-                own = slice(world * agents, (world + 1) * agents)
+                own = slice(world * cast.agents, (world + 1) * cast.agents)
                 cast.learns[own] = cast.team[own] == orders.team
                 cast.snapshot[own] = [orders.opponents[behavior][team] for team in cast.team[own].tolist()]
         self._episode[:] = np.where(episodes >= 0, episodes, self._episode)
@@ -120,5 +121,5 @@ class Matches:
         score = 1.0 if final > 0 else 0.0 if final < 0 else 0.5
         opponents = tuple(
             (behavior, team, orders.opponents[behavior][team]) for behavior, cast in self._cast.items()
-            for team in sorted(set(cast.team.tolist())) if team != orders.team)
+            for team in cast.teams if team != orders.team)
         return Game(orders.team, score, opponents)

@@ -54,6 +54,10 @@ class Orders:
     team: int | None = None
     opponents: Mapping[str, Mapping[int, int]] = field(default_factory=dict)
 
+    def snapshots_of(self, behavior: str) -> set[int]:
+        """Numbers of a behavior's snapshots that act for it somewhere."""
+        return set(self.opponents[behavior].values())
+
 
 @dataclass(frozen=True, slots=True)
 class Header:

@@ -224,7 +224,7 @@ class Plan:
     def first_message(self, start: Start) -> PolicyMessage:
         """The message that sets the env managers going."""
         pool = self.snapshot_pool(start)
-        snapshots = {n: pool.weights(n) for n in set(start.orders.opponents[self.behavior].values())} if pool is not None else {}
+        snapshots = {n: pool.weights(n) for n in start.orders.snapshots_of(self.behavior)} if pool is not None else {}
         return PolicyMessage(0, start.version, start.policy, self.credit_book(start).open(start.version), start.orders, snapshots)
 
 
@@ -242,9 +242,10 @@ def build_env_manager(
     for plan in plans:
         plan.prepare(threads=1)
     run = plans[0]
+    first = orders or Orders(parameters=Curricula(run.parameters).samplers())
     env = make_envs(
         plans, run.num_envs, run.stepping, seed_branch(run.seed, "envs"), index * run.num_envs, wait_for_all=run.lock_step,
-        parameters=Curricula(run.parameters).samplers() if orders is None else orders.parameters, lesson=0 if orders is None else orders.lesson,
+        parameters=first.parameters, lesson=first.lesson,
     )
     teams, policies = {plan.behavior: plan.teams for plan in plans if plan.teams}, {plan.behavior: plan.policy for plan in plans}
     manager = EnvManager(

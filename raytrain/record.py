@@ -56,6 +56,12 @@ class World:
         return EnvFactory(self.env, self.kwargs, self.import_dirs, self.options)
 
 
+def configuration_file(path: Path) -> Path | None:
+    """The saved configuration of the run that `path` is, or lies in as a checkpoint; None where there is none."""
+    checkpoint = find_checkpoint(path).resolve()
+    return next((f for f in (folder / CONFIGURATION for folder in (checkpoint, *checkpoint.parents[:2])) if f.is_file()), None)
+
+
 def world_of_run(path: Path, env: str | None = None, import_dirs: Sequence[str] = ()) -> World:
     """The environment that the policy of a run or checkpoint was trained in.
 
@@ -66,8 +72,7 @@ def world_of_run(path: Path, env: str | None = None, import_dirs: Sequence[str] 
     Raises:
         ValueError: there is no configuration beside the policy, and no `env`.
     """
-    checkpoint = find_checkpoint(path).resolve()
-    file = next((f for f in (folder / CONFIGURATION for folder in (checkpoint, *checkpoint.parents[:2])) if f.is_file()), None)
+    file = configuration_file(path)
     if file is None:
         if env is None:
             raise ValueError(f"Expected {CONFIGURATION} in the run folder of {path}, found none; name the environment with --env.")

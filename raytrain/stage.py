@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-import numpy as np
-
 from envs.base import BatchedEnv
 from envs.specs import DecisionSteps, Steps
 from raytrain.matches import Matches
@@ -58,7 +56,7 @@ class Stage:
             Whether everything has to begin anew now.
         """
         orders = self._newest
-        named = {behavior: set(given.values()) for behavior, given in orders.opponents.items()}
+        named = {behavior: orders.snapshots_of(behavior) for behavior in orders.opponents}
         if any(not numbers <= self._snapshots[behavior].keys() for behavior, numbers in named.items()):
             return False
         before, self._orders = self._orders or self._made_by, orders
@@ -69,18 +67,18 @@ class Stage:
             env.set_parameters(orders.parameters, orders.lesson)
         return orders.resets > before.resets
 
-    def split(self, news: dict[str, Steps], episodes: np.ndarray) -> tuple[dict[str, Steps], list[tuple[str, Policy, DecisionSteps]]]:
+    def split(self, news: dict[str, Steps], env: BatchedEnv) -> tuple[dict[str, Steps], list[tuple[str, Policy, DecisionSteps]]]:
         """A message without the agents that do not learn; and of those, the decisions with the policies that make them.
 
         Args:
             news: what a `poll` brought.
-            episodes: int64 ``[worlds]``, number of the episode that runs in each.
+            env: that brought it; with self-play one of worlds of many agents.
         """
         if self._matches is None or not news:
             return news, []
         matches, learning, others = self._matches, {}, []
         ends = {behavior: matches.end(behavior, news[behavior].terminal) for behavior in matches.behaviors if behavior in news}
-        matches.begin(episodes, self._orders)
+        matches.begin(env.episodes, self._orders)
         for behavior, steps in news.items():
             if behavior not in ends:
                 learning[behavior] = steps

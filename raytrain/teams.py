@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from fnmatch import fnmatchcase
 
+from envs.agent_names import fits
 from envs.specs import EnvProbe
 from raytrain.checks import behavior_problem
 from raytrain.errors import ConfigError
@@ -61,13 +61,13 @@ def _example(behaviors: list[str], agents: list[str]) -> str:
 def _teams(config: RunConfig, behavior: str, team: int | Mapping[str, int], agents: tuple[str, ...]) -> tuple[int, ...]:
     if isinstance(team, int):
         return (team,) * len(agents)
-    unused = [pattern for pattern in team if not any(fnmatchcase(agent, pattern) for agent in agents)]
+    unused = [pattern for pattern in team if not any(fits(agent, (pattern,)) for agent in agents)]
     if unused:
         raise _error(config, behavior, ("team", unused[0]), team[unused[0]], (
             f"expected a name or pattern of the agents of {behavior} ({', '.join(agents)}), received {unused[0]}"))
     found = []
     for agent in agents:
-        numbers = {number for pattern, number in team.items() if fnmatchcase(agent, pattern)}
+        numbers = {number for pattern, number in team.items() if fits(agent, (pattern,))}
         if len(numbers) != 1:
             received = f"{len(numbers)}: {', '.join(map(str, sorted(numbers)))}" if numbers else "none"
             raise _error(config, behavior, ("team",), dict(team), (

@@ -40,7 +40,7 @@ class WorldDesk:
         return self._froze or self._orders.number != self._published
 
     def take_in(self, header: Header, batch: TrajectoryBatch | None, agent_steps: int, finished: bool, policy: Weights) -> Ruling:
-        """ItemReport an item, and freeze the policy where it is time for it.
+        """Report an item, and freeze the policy where it is time for it.
 
         Args:
             batch: None where its arrays are lost.
@@ -68,17 +68,15 @@ class WorldDesk:
         self._orders = ruling.orders
         if self._pool is not None:
             self.rating = ruling.values[ELO]
-            self._froze |= self._pool.keep(self._named, FrozenPolicy(policy, agent_steps))
+            self._froze |= self._pool.keep(self._orders.snapshots_of(self._behavior), FrozenPolicy(policy, agent_steps))
 
     def outgoing(self) -> tuple[Orders, dict[int, Weights]]:
         """What the next policy message carries: orders, and the snapshots that they name. Noted as published."""
         self._published, self._froze = self._orders.number, False
-        return self._orders, {number: self._pool.weights(number) for number in self._named} if self._pool is not None else {}
+        if self._pool is None:
+            return self._orders, {}
+        return self._orders, {number: self._pool.weights(number) for number in self._orders.snapshots_of(self._behavior)}
 
     def state(self) -> TrainerState | None:
         """Of the snapshots, for a checkpoint; None without self-play."""
         return None if self._pool is None else self._pool.state()
-
-    @property
-    def _named(self) -> set[int]:
-        return set(self._orders.opponents[self._behavior].values())

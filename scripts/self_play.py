@@ -41,7 +41,7 @@ from raytrain import LoadedPolicy, load_policy, load_snapshots
 from raytrain.checkpoint import CheckpointStore, find_checkpoint
 from raytrain.checks import agent_patterns
 from raytrain.config import load_config
-from raytrain.record import CONFIGURATION, World
+from raytrain.record import CONFIGURATION, World, configuration_file
 from raytrain.settings import RunConfig
 from raytrain.teams import teams_of
 
@@ -208,8 +208,7 @@ def run_name(path: Path) -> str:
 
 def trained_in(path: Path) -> tuple[World, dict[str, Sequence[str]], RunConfig]:
     """The world of a run or checkpoint, behavior -> patterns of its agents (the only one: without any), and all of its configuration."""
-    checkpoint = find_checkpoint(path).resolve()
-    file = next((folder / CONFIGURATION for folder in checkpoint.parents[:2] if (folder / CONFIGURATION).is_file()), None)
+    file = configuration_file(path)
     if file is None:
         raise ValueError(f"Expected {CONFIGURATION} in the run folder of {path}, found none.")
     config = load_config(file)

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from fnmatch import fnmatchcase
 from glob import escape
 from typing import NamedTuple, Self
 
 import numpy as np
 
 from envs.agent_behaviors import is_agent_world, possible_agents
+from envs.agent_names import fits
 from envs.agent_world import AgentDecision, AgentWorld, WorldOutcome
 from envs.base import EnvFault
 from envs.gymnasium_env import probe_env
@@ -127,7 +127,7 @@ class Arena:
         self.name = world.env
         self.specs = probe_env(world.env, world.kwargs, world.import_dirs, world.options, agents=own).behaviors
         masked = tuple(name for name, spec in self.specs.items() if spec.action.masked)
-        members = {name: {group: own[name] for group, patterns in (groups or {}).items() if any(fnmatchcase(name, p) for p in patterns)} for name in names}
+        members = {name: {group: own[name] for group, patterns in (groups or {}).items() if fits(name, patterns)} for name in names}
         factory = replace(factory, agents=own, masked=masked, groups={name: given for name, given in members.items() if given})
         self._tables = [_Table(open_env(factory), index) for index in range(copies)]
         self._order = {name: index for index, name in enumerate(names)}
@@ -207,7 +207,7 @@ def assign_teams(agents: Sequence[str], patterns: Sequence[str]) -> dict[str, tu
     Raises:
         ValueError: an agent that is in no team or in several; a team without an agent; fewer than two teams.
     """
-    teams = {pattern: tuple(agent for agent in agents if fnmatchcase(agent, pattern)) for pattern in patterns}
+    teams = {pattern: tuple(agent for agent in agents if fits(agent, (pattern,))) for pattern in patterns}
     if not patterns:
         teams = {agent: (agent,) for agent in agents}
     members = sorted(agent for own in teams.values() for agent in own)
