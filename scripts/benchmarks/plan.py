@@ -77,6 +77,8 @@ PEER_OPTIONS: dict[str, dict[str, Any]] = {
 
 
 CURIOSITY = "behaviors.CartPole.reward_signals.curiosity.strength=0.02"
+ONE_PASS = "reward_signals.curiosity.num_epoch=1"
+"""The signal's models learn from a buffer in one pass; the policy in as many as before."""
 
 LSTM_COMMON = ("env_settings.num_envs=64",)
 LSTM = ("behaviors.CartPole.network_settings.memory.sequence_length=16", "behaviors.CartPole.network_settings.memory.memory_size=128")
@@ -142,6 +144,14 @@ def _own_jobs(measurement: str, repeat: int) -> list[Job]:
         "curiosity": [
             Job("curiosity", "raytrain-without", ours(throughput, "make_vec_env"), **train),
             Job("curiosity", "raytrain-curiosity", ours(throughput, "make_vec_env", CURIOSITY), **train),
+            Job("curiosity", "raytrain-curiosity-one-pass", ours(
+                throughput, "make_vec_env", CURIOSITY, f"behaviors.CartPole.{ONE_PASS}"), **train),
+            *(Job("curiosity", f"raytrain-mountaincar-{kind}", ours(
+                "ppo/MountainCar.yaml", "make_env", "stop.reward=null", *settings), case="mountaincar", **train)
+              for kind, settings in (
+                ("without", ("behaviors.MountainCar.reward_signals.curiosity=null",)),
+                ("curiosity", ()),
+                ("curiosity-one-pass", (f"behaviors.MountainCar.{ONE_PASS}",)))),
         ],
         "lstm": [
             Job("lstm", "raytrain-dense", ours(throughput, "make_vec_env", *LSTM_COMMON), **train),

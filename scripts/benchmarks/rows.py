@@ -9,7 +9,8 @@ from typing import Any
 
 Run = dict[str, Any]
 OWN = ("raytrain", "raytrain-python", "ray.init", "random-actions", "rollouts-alone", "updates-alone", "replay-alone", "conv-alone",
-       "raytrain-dense", "raytrain-lstm", "raytrain-without", "raytrain-curiosity")
+       "raytrain-dense", "raytrain-lstm", "raytrain-without", "raytrain-curiosity", "raytrain-curiosity-one-pass",
+       "raytrain-mountaincar-without", "raytrain-mountaincar-curiosity", "raytrain-mountaincar-curiosity-one-pass")
 
 
 @dataclass(frozen=True)
@@ -222,8 +223,14 @@ def pong_rows(runs: Sequence[Run]) -> list[Row]:
 
 
 def curiosity_rows(runs: Sequence[Run]) -> list[Row]:
-    value, plain = (median(select(runs, "curiosity", f"raytrain-{kind}"), "steps_per_s") for kind in ("curiosity", "without"))
-    return [compare("curiosity-throughput", "CartPole-v1, PPO with curiosity", value, "agent steps/s", (plain, "without curiosity"), 0.5)]
+    made = []
+    for prefix, what in (("raytrain-", "CartPole-v1, native environment"), ("raytrain-mountaincar-", "MountainCar-v0, Python copies")):
+        plain, *values = (median(select(runs, "curiosity", f"{prefix}{kind}"), "steps_per_s")
+                          for kind in ("without", "curiosity", "curiosity-one-pass"))
+        for value, passes in zip(values, ("as many passes as the policy", "one pass"), strict=True):
+            made.append(compare("curiosity-throughput", f"{what}, PPO with curiosity, {passes}", value, "agent steps/s",
+                                (plain, "without curiosity"), 0.5))
+    return made
 
 
 def lstm_rows(runs: Sequence[Run]) -> list[Row]:

@@ -23,6 +23,7 @@ CASES: dict[str, dict[str, Any]] = {
     "slow-envs": {"env_id": "CartPole-v1", "sleep_s": 0.010},
     "pendulum": {"env_id": "Pendulum-v1", "sleep_s": 0.0},
     "halfcheetah": {"env_id": "HalfCheetah-v5", "sleep_s": 0.0},
+    "mountaincar": {"env_id": "MountainCar-v0", "sleep_s": 0.0},
     "pong": {"env_id": "ALE/Pong-v5", "sleep_s": 0.0},
 }
 ATARI_VECTOR = {"reward_clipping": False, "use_fire_reset": False, "repeat_action_probability": 0.25}
