@@ -10,7 +10,9 @@ import os
 import queue
 import threading
 import time
+import uuid
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -20,6 +22,7 @@ from ray.util.queue import Full, _QueueActor
 from raytrain.backends import trainer_name
 from raytrain.errors import RunFault
 from raytrain.evaluation import EVALUATOR, Evaluator, Played
+from raytrain.intake import ManagerChange
 from raytrain.messages import QUEUE_CAPACITY, Header, ManagerStatus, Orders, PolicyMessage, TrainerStatus
 from raytrain.plan import Plan, Start, build_env_manager, build_trainer_loop
 from raytrain.queues import Item
@@ -30,6 +33,7 @@ CALL_TIMEOUT_S = 30.0
 """An actor that does not answer a control call for this long is taken for dead."""
 _SLICE_S = 1.0  # longest wait inside one remote call: a waiter that dies leaves nothing behind for longer
 _EVALUATOR_NICENESS = 10
+_AGAIN_S = 0.1  # between two calls of an exchange that is being started anew
 _PREFETCH = 2  # items fetched ahead of the trainer, so that the next update never waits for the network
 
 
@@ -37,57 +41,84 @@ class Exchange(_QueueActor):
     """Ray's queue actor with receipts, and the policy mailbox of the same behavior: one process for both.
 
     An item that was handed out stays here until the consumer's next call acknowledges it, so a consumer that dies inside a call
-    loses nothing: the next consumer gets the item again (and sequence numbers tell duplicates).
+    loses nothing: the next consumer gets the item again (and sequence numbers tell duplicates). Producers keep what was not
+    acknowledged, and the trainer its newest message; so when Ray has started this actor anew they put everything back.
     """
 
     def __init__(self, capacity: int = QUEUE_CAPACITY) -> None:
         super().__init__(capacity)
+        self._life = uuid.uuid4().hex
         self._arrived = asyncio.Event()
         self._handed_out: deque[tuple[int, Any]] = deque()
         self._number = 0
         self._consumer = ""
+        self._acknowledged: dict[str, int] = {}
         self._message: PolicyMessage | None = None
         self._published = asyncio.Event()
 
-    async def offer(self, item: Any, timeout_s: float) -> bool:
-        """Put `item`; False when the queue stayed full."""
+    async def offer(self, producer: str, item: Any, timeout_s: float) -> tuple[bool, str, int]:
+        """Put `item`, unless the queue stays full.
+
+        Returns:
+            Whether it is in; which life of this actor answers; the sequence number up to which the producer's items were acknowledged.
+        """
         try:
             await self.put(item, timeout_s)
         except Full:
-            return False
+            return False, *self.acknowledged(producer)
         self._arrived.set()
-        return True
+        return True, *self.acknowledged(producer)
 
-    async def take(self, consumer: str, received: int, limit: int, timeout_s: float) -> tuple[list[tuple[int, Any]], int]:
-        """Up to `limit` numbered items, waiting for the first one, and how many still wait; forgets those up to number `received`."""
-        while self._handed_out and self._handed_out[0][0] <= received:
-            self._handed_out.popleft()
+    def acknowledged(self, producer: str) -> tuple[str, int]:
+        """Which life answers, and the sequence number up to which the producer's items were acknowledged."""
+        return self._life, self._acknowledged.get(producer, -1)
+
+    async def take(self, consumer: str, life: str, received: int, limit: int, timeout_s: float) -> tuple[str, list[tuple[int, Any]], int]:
+        """Up to `limit` numbered items, waiting for the first one.
+
+        Args:
+            life: which the caller's numbers are from.
+            received: what the consumer has received up to this number is forgotten here.
+
+        Returns:
+            Which life answers; the items; how many still wait.
+        """
+        while life == self._life and self._handed_out and self._handed_out[0][0] <= received:
+            _, (_, header) = self._handed_out.popleft()
+            self._acknowledged[_producer(header)] = header.sequence
         is_new, self._consumer = consumer != self._consumer, consumer
         if is_new and self._handed_out:
-            return list(self._handed_out), self.qsize()
+            return self._life, list(self._handed_out), self.qsize()
         if self.empty():
             self._arrived.clear()
             try:
                 await asyncio.wait_for(self._arrived.wait(), timeout_s)
             except TimeoutError:
-                return [], 0
+                return self._life, [], 0
             if consumer != self._consumer:  # another one took over during the wait: the items are its own
-                return [], self.qsize()
+                return self._life, [], self.qsize()
         fresh = []
         while len(fresh) < limit and not self.empty():
             self._number += 1
             fresh.append((self._number, self.get_nowait()))
         self._handed_out.extend(fresh)
-        return fresh, self.qsize()
+        return self._life, fresh, self.qsize()
 
-    async def publish(self, message: PolicyMessage) -> None:
-        """Make `message` the newest. The weights are stored from here, so that they outlive the trainer; each snapshot once."""
+    async def publish(self, message: PolicyMessage) -> bool:
+        """Make `message` the newest. The weights are stored from here, so that they outlive the trainer; each snapshot once.
+
+        Returns:
+            False when it leaves out a snapshot that is not here.
+        """
         if self._message is None or message.serial > self._message.serial:
             there = self._message.snapshots if self._message is not None else {}
+            if any(weights is None and number not in there for number, weights in message.snapshots.items()):
+                return False
             snapshots = {number: there[number] if weights is None else ray.put(weights) for number, weights in message.snapshots.items()}
             self._message = replace(message, weights=ray.put(message.weights), snapshots=snapshots)
             self._published.set()
             self._published = asyncio.Event()
+        return True
 
     async def newer_than(self, serial: int, timeout_s: float) -> PolicyMessage | None:
         """The newest message once its serial is above `serial`; None when none came in time."""
@@ -97,6 +128,30 @@ class Exchange(_QueueActor):
             except TimeoutError:
                 return None
         return self._message
+
+    def mark(self) -> tuple[int, int]:
+        """Highest serial and version published."""
+        return (self._message.serial, self._message.version) if self._message is not None else (-1, -1)
+
+
+def _producer(header: Header) -> str:
+    return f"{header.manager}/{header.incarnation}"
+
+
+def _ask(method: Callable[..., ray.ObjectRef], *arguments: Any) -> Any:
+    """The answer of an exchange, which may be started anew meanwhile: then it is asked again.
+
+    Raises:
+        RayActorError: it stayed away for `CALL_TIMEOUT_S`.
+    """
+    deadline = time.monotonic() + CALL_TIMEOUT_S
+    while True:
+        try:
+            return ray.get(method.remote(*arguments), timeout=CALL_TIMEOUT_S)
+        except ray.exceptions.RayActorError:
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(_AGAIN_S)
 
 
 class _Worker(threading.Thread):
@@ -126,6 +181,8 @@ class RemoteSink:
         self._exchange = exchange
         self._stopping = stopping
         self._handoff: queue.Queue[Item] = queue.Queue(maxsize=1)
+        self._kept: deque[tuple[ray.ObjectRef, Header]] = deque()  # shipped, not known to have arrived
+        self._life = ""
         self.sent = 0
         """Agent steps that are in the queue or were taken from it."""
         self._worker = _Worker("ship", self._ship)
@@ -147,21 +204,51 @@ class RemoteSink:
 
     def _ship(self) -> None:
         while True:
-            header, batch = self._handoff.get()
-            item = (ray.put(batch), header)
-            while not ray.get(self._exchange.offer.remote(item, _SLICE_S), timeout=CALL_TIMEOUT_S):
-                if self._stopping.is_set():
-                    return
+            try:
+                header, batch = self._handoff.get(timeout=_SLICE_S if self._kept else None)
+            except queue.Empty:  # what has arrived must not stay in the object store, nor what is lost be missing for ever
+                producer = _producer(self._kept[0][1])
+                self._settle(*_ask(self._exchange.acknowledged, producer))
+                continue
+            if not self._offer((ray.put(batch), header)):
+                return
             self.sent = header.agent_steps
             self._handoff.task_done()
 
+    def _offer(self, item: tuple[ray.ObjectRef, Header]) -> bool:
+        """False when the manager stops before there is room."""
+        self._kept.append(item)
+        while True:
+            is_in, life, acknowledged = _ask(self._exchange.offer, _producer(item[1]), item, _SLICE_S)
+            if self._settle(life, acknowledged) or is_in:
+                return True
+            if self._stopping.is_set():
+                return False
+
+    def _settle(self, life: str, acknowledged: int) -> bool:
+        """Forget what has arrived. A new life of the exchange gets everything else again, in order; whether that was so."""
+        while self._kept and self._kept[0][1].sequence <= acknowledged:
+            self._kept.popleft()
+        before, self._life = self._life, life
+        if not before or before == life:
+            return False
+        again, self._kept = self._kept, deque()
+        for item in again:
+            self._offer(item)
+        return True
+
 
 class RemoteSource:
-    """A trainer's end of a trajectory queue: a thread fetches the next items while the trainer learns."""
+    """A trainer's end of a trajectory queue: a thread fetches the next items while the trainer learns.
 
-    def __init__(self, exchange: ray.actor.ActorHandle, consumer: str) -> None:
+    Args:
+        in_new_life: called when the exchange has been started anew.
+    """
+
+    def __init__(self, exchange: ray.actor.ActorHandle, consumer: str, in_new_life: Callable[[], None]) -> None:
         self._exchange = exchange
         self._consumer = consumer
+        self._in_new_life = in_new_life
         self._items: deque[Item] = deque()
         self._queued = 0
         self._changed = threading.Condition()
@@ -185,16 +272,18 @@ class RemoteSource:
             return self._changed.wait_for(lambda: bool(self._items), timeout_s)
 
     def _fetch(self) -> None:
-        received = 0
+        life, received = "", 0
         while True:
             with self._changed:
                 self._changed.wait_for(lambda: len(self._items) < _PREFETCH)
-            call = self._exchange.take.remote(self._consumer, received, _PREFETCH, _SLICE_S)
-            items, queued = ray.get(call, timeout=CALL_TIMEOUT_S)
+            before = life
+            life, items, queued = _ask(self._exchange.take, self._consumer, life, received, _PREFETCH, _SLICE_S)
+            if before and before != life:
+                self._in_new_life()
             for number, (reference, header) in items:
                 try:
                     batch = ray.get(reference, timeout=CALL_TIMEOUT_S)
-                except (ray.exceptions.OwnerDiedError, ray.exceptions.ObjectLostError):
+                except (ray.exceptions.ObjectLostError, ray.exceptions.GetTimeoutError):
                     batch = None  # its manager died after it had shipped the reference: a counted drop
                 received = number
                 with self._changed:
@@ -224,28 +313,53 @@ class RemotePolicySource:
     def _listen(self) -> None:
         serial, snapshots = -1, {}
         while True:
-            message = ray.get(self._exchange.newer_than.remote(serial, _SLICE_S), timeout=CALL_TIMEOUT_S)
-            if message is None:
+            message = _ask(self._exchange.newer_than, serial, _SLICE_S)
+            if message is None or message.serial <= serial:
+                continue
+            try:
+                weights = ray.get(message.weights, timeout=CALL_TIMEOUT_S)
+                snapshots = {n: snapshots[n] if n in snapshots else ray.get(one, timeout=CALL_TIMEOUT_S) for n, one in message.snapshots.items()}
+            except ray.exceptions.ObjectLostError:  # the exchange died, and gets them from the trainer again
+                time.sleep(_AGAIN_S)
                 continue
             serial = message.serial
-            weights = ray.get(message.weights, timeout=CALL_TIMEOUT_S)
-            snapshots = {n: snapshots[n] if n in snapshots else ray.get(one, timeout=CALL_TIMEOUT_S) for n, one in message.snapshots.items()}
             with self._changed:
                 self._newest = replace(message, weights=weights, snapshots=snapshots)
                 self._changed.notify_all()
 
 
 class RemotePolicySink:
-    """A trainer's end of a policy mailbox. Publishing returns at once; a failure shows at the next publish."""
+    """A trainer's end of a policy mailbox. Publishing returns at once; a failure shows at the next publish.
 
-    def __init__(self, exchange: ray.actor.ActorHandle) -> None:
+    Args:
+        newest: what is in the mailbox now.
+    """
+
+    def __init__(self, exchange: ray.actor.ActorHandle, newest: PolicyMessage) -> None:
         self._exchange = exchange
         self._last: ray.ObjectRef | None = None
+        self._newest = newest
         self._sent: set[int] = set()
+        self._lock = threading.Lock()
 
     def publish(self, message: PolicyMessage) -> None:
-        if self._last is not None:
-            ray.get(self._last, timeout=CALL_TIMEOUT_S)
+        with self._lock:
+            self._newest = message
+            try:
+                if self._last is not None and not ray.get(self._last, timeout=CALL_TIMEOUT_S):
+                    self._sent.clear()
+            except ray.exceptions.RayActorError:  # it is started anew, and does not know the snapshots any more
+                self._sent.clear()
+            self._send()
+
+    def publish_again(self) -> None:
+        """For an exchange that has been started anew."""
+        with self._lock:
+            self._sent.clear()
+            self._send()
+
+    def _send(self) -> None:
+        message = self._newest
         snapshots = {number: None if number in self._sent else weights for number, weights in message.snapshots.items()}
         self._last = self._exchange.publish.remote(replace(message, snapshots=snapshots))
         self._sent = set(snapshots)
@@ -292,7 +406,9 @@ class _LoopActor:
         try:
             self._loop()
         except Exception as error:  # noqa: BLE001 - reported by the next poll
-            self._fault = RunFault.of(self._name, error)
+            fault = RunFault.of(self._name, error)
+            fault.restartable = fault.restartable or isinstance(error, ray.exceptions.RayError)  # something else died or stayed away
+            self._fault = fault
 
     def _join(self, timeout_s: float) -> bool:
         self._stopping.set()
@@ -309,10 +425,12 @@ class EnvManagerActor(_LoopActor):
     """An env manager on Ray."""
 
     def __init__(
-        self, plans: list[Plan], index: int, exchanges: dict[str, ray.actor.ActorHandle], state: dict | None, orders: Orders | None
+        self, plans: list[Plan], index: int, exchanges: dict[str, ray.actor.ActorHandle], state: dict | None, orders: Orders | None,
+        incarnation: int = 0, epochs: dict[str, int] | None = None,
     ) -> None:
         super().__init__(plans[0].managers[index])
         self._plans, self._index, self._exchanges, self._state, self._orders = plans, index, exchanges, state, orders
+        self._incarnation, self._epochs = incarnation, epochs
 
     def _loop(self) -> None:
         from threadpoolctl import threadpool_limits
@@ -320,7 +438,7 @@ class EnvManagerActor(_LoopActor):
         threadpool_limits(1)  # a core per env manager: BLAS threads would fight the trainer for its own
         sources = {behavior: RemotePolicySource(exchange) for behavior, exchange in self._exchanges.items()}
         self._sinks = {behavior: RemoteSink(exchange, self._stopping) for behavior, exchange in self._exchanges.items()}
-        manager = build_env_manager(self._plans, self._index, sources, self._sinks, self._state, self._stopping.is_set, self._orders)
+        manager = build_env_manager(self._plans, self._index, sources, self._sinks, self._state, self._stopping.is_set, self._orders, self._incarnation, self._epochs)
         self._component = manager
         manager.start()
         try:
@@ -371,14 +489,18 @@ class TrainerActor(_LoopActor):
     def __init__(self, plan: Plan, start: Start, exchange: ray.actor.ActorHandle, referee: ray.actor.ActorHandle | None) -> None:
         super().__init__(trainer_name(plan.behavior))
         self._plan, self._begin, self._exchange = plan, start, exchange
+        self._changes: deque[ManagerChange] = deque()
         self._referee = None if referee is None else RemoteReferee(referee)
 
     def _loop(self) -> None:
-        source = RemoteSource(self._exchange, f"{self._plan.behavior}-{os.getpid()}-{time.time_ns()}")
-        loop = build_trainer_loop(self._plan, self._begin, source, RemotePolicySink(self._exchange), self._referee)
+        sink = RemotePolicySink(self._exchange, self._plan.first_message(self._begin))
+        source = RemoteSource(self._exchange, f"{self._plan.behavior}-{os.getpid()}-{time.time_ns()}", sink.publish_again)
+        loop = build_trainer_loop(self._plan, self._begin, source, sink, self._referee)
+        if self._begin.epoch == 0:  # otherwise it is that from which it goes on
+            loop.request_save()
         self._begin = None  # a loaded replay buffer may be part of it
-        loop.request_save()
         self._component = loop
+        self._pass_on()
         while not self._stopping.is_set():
             loop.advance(0.25)
 
@@ -387,18 +509,30 @@ class TrainerActor(_LoopActor):
         loop = self._component
         return Report(loop.status() if loop else None, loop.drain_events() if loop else [], self._fault)
 
+    def change(self, change: ManagerChange) -> None:
+        """Tell of an env manager that died, came back or joined."""
+        self._changes.append(change)
+        self._pass_on()
+
+    def _pass_on(self) -> None:
+        while self._changes and self._component is not None:
+            self._component.request_change(self._changes.popleft())
+
     def save(self) -> None:
         """Ask for a checkpoint, which comes among the events."""
         if self._component is not None:
             self._component.request_save()
 
-    def stop(self, timeout_s: float) -> Report:
+    def stop(self, timeout_s: float, shipped: dict[tuple[str, int], int]) -> Report:
         """End the loop after the update it is in, with a last checkpoint among the events.
 
         Without an end within `timeout_s` the report has no checkpoint; ask again.
+
+        Args:
+            shipped: see `TrainerLoop.finish`.
         """
         if self._component is not None:
             self._component.request_stop()
         if self._join(timeout_s) and self._fault is None and self._component is not None:
-            self._component.finish()
+            self._component.finish(shipped)
         return self.poll()

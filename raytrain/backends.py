@@ -30,6 +30,9 @@ class News:
         managers: status of the env managers that have one.
         starting: what is still starting, for people.
         fault: what a trainer died of while everything was being stopped.
+        lost: behavior -> what its trainer died of, until `Backend.restart_trainers`.
+        notices: sentences about what was started anew.
+        restarts: of env managers and trainers, so far.
     """
 
     events: list[Any] = field(default_factory=list)
@@ -37,16 +40,26 @@ class News:
     managers: list[ManagerStatus] = field(default_factory=list)
     starting: list[str] = field(default_factory=list)
     fault: RunFault | None = None
+    lost: dict[str, RunFault] = field(default_factory=dict)
+    notices: list[str] = field(default_factory=list)
+    restarts: int = 0
 
 
 class Backend(Protocol):
-    """Where env managers and trainers live. Faults of theirs are raised by `poll`."""
+    """Where env managers and trainers live. Faults of theirs are raised by `poll`, unless a restart mends them."""
 
     def start(self) -> None:
         """Make everything and set it going; may return before it goes."""
 
     def poll(self, timeout_s: float) -> News:
         """News, waiting up to `timeout_s` for some."""
+
+    def restart_trainers(self, starts: Mapping[str, Start], referee_state: dict[str, Any] | None) -> None:
+        """Start these trainers again, and the referee where there is one.
+
+        Args:
+            starts: behavior -> its state in the newest checkpoint; versions and the like are put right here.
+        """
 
     def interrupt(self) -> None:
         """A signal has come (called from its handler): leave off what can be left off, so that the next `poll` returns soon."""
@@ -135,6 +148,9 @@ class LocalBackend:
             yield
         except Exception as error:
             raise RunFault.of("local run", error) from error
+
+    def restart_trainers(self, starts: Mapping[str, Start], referee_state: dict[str, Any] | None) -> None:
+        """Never called: one process lives or dies as a whole."""
 
     def request_save(self, behaviors: Iterable[str]) -> None:
         for behavior in behaviors:

@@ -5,28 +5,33 @@ from __future__ import annotations
 import json
 import logging
 import os
+import re
 import socket
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import ray
 from ray._private.utils import read_ray_address
 
-from raytrain.actors import EnvManagerActor, EvaluatorActor, Exchange, Report, TrainerActor
+from envs.restarts import RestartLimits
+from raytrain.actors import CALL_TIMEOUT_S, EnvManagerActor, EvaluatorActor, Exchange, Report, TrainerActor
 from raytrain.backends import News, trainer_name
 from raytrain.errors import ClusterError, RunFault
 from raytrain.evaluation import EVALUATOR, Evaluator, Played
-from raytrain.messages import CheckpointDue
+from raytrain.intake import ManagerChange
+from raytrain.messages import CheckpointDue, ManagerStatus, Orders, TrainerStatus
 from raytrain.plan import Plan, Start
 from raytrain.referee import Referee
 from raytrain.settings import DistributedSettings
+from raytrain.supervisor import SILENT_S, Supervisor
 
 _PROBE_S = 2.0
 _ANSWER_S = 2.0  # longest wait for an actor's answer to a question of the controller
+_FAR = 10**6  # messages that a trainer cannot have published more than it made versions
 _MANAGERS_STOP_S = 4.0  # longest wait for env managers to stop; a hung env must not cost the trainer its last checkpoint
 # Ray gives workers niceness 15, so they would lose to anything else on the machine; and OpenBLAS would start a thread per core in each.
 _PRIVATE_ENVIRONMENT = {
@@ -123,47 +128,81 @@ def is_one_machine() -> bool:
 
 
 class RayBackend:
-    """Env managers and trainers as Ray actors, one exchange of each behavior between them."""
+    """Env managers and trainers as Ray actors, one exchange of each behavior between them; what dies is started anew.
+
+    Args:
+        starts: behavior -> where its trainer starts.
+        manager_states: of the env managers, where a checkpoint has them.
+        referee_state: of the checkpoint.
+        limits: how often each env manager and each trainer may be started anew.
+    """
 
     def __init__(
         self, plans: Sequence[Plan], starts: Mapping[str, Start], settings: DistributedSettings, manager_states: list[dict] | None = None,
-        referee_state: dict[str, Any] | None = None,
+        referee_state: dict[str, Any] | None = None, limits: RestartLimits | None = None,
     ) -> None:
-        self._plans, self._starts, self._settings, self._states = list(plans), dict(starts), settings, manager_states
-        self._managers = plans[0].managers
+        self._plans, self._settings, self._states = {plan.behavior: plan for plan in plans}, settings, manager_states
+        self._starts = dict(starts)
+        self._managers = list(plans[0].managers)
         self._trainers = {trainer_name(plan.behavior): plan.behavior for plan in plans}
+        self._supervisor = Supervisor(limits or RestartLimits(0, 0))
         self._actors: dict[str, Any] = {}
-        self._pending: dict[str, ray.ObjectRef] = {}
+        self._pending: dict[str, tuple[ray.ObjectRef, float]] = {}  # name -> poll under way, and since when
         self._seen: dict[str, Any] = {}
         self._exchanges: dict[str, Any] = {}
         self._referee, self._referee_state = None, referee_state
         self._orders = next(iter(starts.values())).orders
         self._stopped = False
+        self._lost: dict[str, RunFault] = {}  # trainers that wait for `restart_trainers`
+        self._marks = dict.fromkeys(self._plans, (0, 0))  # serial and version of the first message of each trainer
+        self._rolled_back = dict.fromkeys(self._plans, 0)
         self._last_states: dict[str, dict] = {}
         self._left_over: list[Any] = []  # events that came together with a fault
 
+    # -- starting ----------------------------------------------------------------------------------------------------
+
     def start(self) -> None:
-        settings = self._settings
+        _keep_deaths_to_ourselves()
         if self._orders is not None:
-            self._referee = ray.remote(Referee).options(num_cpus=0).remote(self._plans, self._referee_state)
-        for plan in self._plans:
+            self._start_referee()
+        for behavior, plan in self._plans.items():
             # Each env manager keeps two calls open, the trainer two; room for as many again.
-            exchange = ray.remote(Exchange).options(num_cpus=0, max_concurrency=16 + 4 * len(self._managers)).remote()
-            exchange.publish.remote(plan.first_message(self._starts[plan.behavior]))
-            self._exchanges[plan.behavior] = exchange
-        make = ray.remote(EnvManagerActor).options(num_cpus=settings.env_manager_cpus, max_concurrency=4)
+            make = ray.remote(Exchange).options(num_cpus=0, max_concurrency=16 + 4 * len(self._managers), max_restarts=-1)
+            self._exchanges[behavior] = make.remote()
+            self._exchanges[behavior].publish.remote(plan.first_message(self._starts[behavior]))
         for index, name in enumerate(self._managers):
-            state = self._states[index] if self._states else None
-            self._actors[name] = make.remote(self._plans, index, self._exchanges, state, self._orders)
-        for plan in self._plans:
-            trainer = ray.remote(TrainerActor).options(
-                num_cpus=settings.trainer_cpus, num_gpus=settings.trainer_gpus, max_concurrency=4
-            )
-            # What is started from may hold a replay buffer, so it is let go.
-            start = self._starts.pop(plan.behavior)
-            self._actors[trainer_name(plan.behavior)] = trainer.remote(plan, start, self._exchanges[plan.behavior], self._referee)
-        for actor in self._actors.values():
-            actor.start.remote()
+            self._start_manager(name, self._states[index] if self._states else None)
+        for behavior in self._plans:
+            self._start_trainer(behavior)
+
+    def _start_referee(self) -> None:
+        self._referee = ray.remote(Referee).options(num_cpus=0).remote(list(self._plans.values()), self._referee_state)
+
+    def _start_manager(self, name: str, state: dict | None) -> None:
+        incarnation = self._supervisor.started(name)
+        make = ray.remote(EnvManagerActor).options(num_cpus=self._settings.env_manager_cpus, max_concurrency=4)
+        self._actors[name] = make.remote(
+            list(self._plans.values()), self._managers.index(name), self._exchanges, state, self._orders, incarnation, self._epochs,
+        )
+        self._actors[name].start.remote()
+
+    def _start_trainer(self, behavior: str) -> None:
+        name = trainer_name(behavior)
+        self._supervisor.started(name)
+        trainer = ray.remote(TrainerActor).options(
+            num_cpus=self._settings.trainer_cpus, num_gpus=self._settings.trainer_gpus, max_concurrency=4
+        )
+        # What is started from may hold a replay buffer, so it is let go.
+        start = self._starts.pop(behavior)
+        self._actors[name] = trainer.remote(self._plans[behavior], start, self._exchanges[behavior], self._referee)
+        self._actors[name].start.remote()
+
+    @property
+    def _epochs(self) -> dict[str, int]:
+        lives = self._supervisor.lives(self._trainers)
+        return {behavior: lives.get(name, 0) for name, behavior in self._trainers.items()}
+
+    # -- while it runs -----------------------------------------------------------------------------------------------
 
     def request_save(self, behaviors: Iterable[str]) -> None:
         for behavior in behaviors:
@@ -175,40 +214,122 @@ class RayBackend:
     def poll(self, timeout_s: float) -> News:
         deadline = time.monotonic() + timeout_s
         for name, actor in self._actors.items():
-            if name not in self._pending:
-                self._pending[name] = actor.poll.remote()
-        ray.wait(list(self._pending.values()), num_returns=len(self._pending), timeout=timeout_s)
+            if name not in self._pending and self._trainers.get(name) not in self._lost:
+                self._pending[name] = actor.poll.remote(), time.monotonic()
+        calls = [call for call, _ in self._pending.values()]
+        ray.wait(calls, num_returns=len(calls), timeout=timeout_s) if calls else None
         time.sleep(max(0.0, deadline - time.monotonic()))
         return self._gather()
 
     def _gather(self) -> News:
-        """Take in every answer that is there, then raise the first fault among them: no event is lost to a fault beside it."""
-        done, _ = ray.wait(list(self._pending.values()), num_returns=len(self._pending), timeout=0)
-        news, faults = News(), []
-        for name in [n for n, reference in self._pending.items() if reference in done]:
+        """Take in every answer that is there, then see to the faults among them: no event is lost to a fault beside it."""
+        done, _ = ray.wait([call for call, _ in self._pending.values()], num_returns=len(self._pending), timeout=0) if self._pending else ([], [])
+        news, faults = News(), {}
+        for name in [n for n, (call, _) in self._pending.items() if call in done]:
             try:
-                report = _answer(name, self._pending.pop(name))
+                report = _answer(name, self._pending.pop(name)[0])
             except RunFault as fault:
-                faults.append(fault)
+                faults[name] = fault
                 continue
             self._take_in(name, report, news)
-            faults += [report.fault] if report.fault is not None else []
-        self._left_over = news.events if faults else []
-        if faults and not self._stopped:
-            raise faults[0]
-        news.fault = faults[0] if faults else None
+            if report.fault is not None:
+                faults[name] = report.fault
+        faults |= {name: fault for name, fault in self._silent().items() if name not in faults}
+        try:
+            for name, fault in faults.items():
+                self._restart(name, fault, news)
+        except RunFault:
+            self._left_over = news.events
+            raise
         return self._described(news)
+
+    def _silent(self) -> dict[str, RunFault]:
+        """Env managers that do not answer, or whose environments have been in one step for too long."""
+        now, found, limit_s = time.monotonic(), {}, next(iter(self._plans.values())).step_timeout_s
+        for name in self._managers:
+            since, status = self._pending.get(name, (None, now))[1], self._seen.get(name)
+            if self._supervisor.parts[name].seen and now - since > SILENT_S:
+                found[name] = _dead(f"{name} has not answered for {now - since:.0f} s")
+            elif limit_s is not None and status is not None and status.phase == "stepping" and status.idle_s > limit_s:
+                found[name] = _dead(f"{name}: a step has been going on for {status.idle_s:.1f} s; the limit is {limit_s:g} s (env_settings.step_timeout_s)")
+        return found
+
+    def _restart(self, name: str, fault: RunFault, news: News) -> None:
+        news.notices.append(self._supervisor.check(name, fault))
+        self._pending.pop(name, None)
+        ray.kill(self._actors[name])
+        if name in self._trainers:
+            self._lost[self._trainers[name]] = fault
+            return
+        last = self._seen.pop(name, None)
+        produced = {behavior: last.produced.get(behavior, 0) if last is not None else 0 for behavior in self._plans}
+        self._supervisor.ended.append((name, self._supervisor.parts[name].life, produced))
+        self._orders = self._current_orders()
+        self._start_manager(name, {"rng": None, "env": last.envs} if last is not None else None)
+        for behavior in self._plans:
+            change = ManagerChange("restarted", name, self._supervisor.parts[name].life, produced[behavior])
+            if behavior not in self._lost:
+                self._actors[trainer_name(behavior)].change.remote(change)
+
+    def _current_orders(self) -> Orders | None:
+        """What worlds are to play now."""
+        if self._referee is None:
+            return None
+        try:
+            return ray.get(self._referee.current.remote(next(iter(self._plans))), timeout=_ANSWER_S).orders
+        except (ray.exceptions.RayActorError, ray.exceptions.GetTimeoutError):
+            return self._orders
+
+    def restart_trainers(self, starts: Mapping[str, Start], referee_state: dict[str, Any] | None) -> None:
+        for behavior, start in starts.items():
+            name = trainer_name(behavior)
+            self._pending.pop(name, None)
+            ray.kill(self._actors[name])
+            before = self._seen.pop(name, None)
+            serial, version = self._mark(behavior, before)
+            at = start.state.scalars["agent_steps"] if start.state is not None else 0
+            self._rolled_back[behavior] += max(0, before.agent_steps - at) if before is not None else 0
+            self._marks[behavior] = serial + 1, version + 1
+            self._starts[behavior] = replace(
+                start, serial=serial + 1, version=version + 1, epoch=self._supervisor.parts[name].life + 1,
+                incarnations=self._supervisor.lives(self._managers), rolled_back=self._rolled_back[behavior],
+                ended=tuple((manager, life, produced[behavior]) for manager, life, produced in self._supervisor.ended),
+            )
+            self._lost.pop(behavior, None)
+        if self._referee is not None:
+            ray.kill(self._referee)
+            self._referee_state = referee_state
+            self._orders = next(iter(starts.values())).orders
+            self._start_referee()
+        for behavior in starts:
+            self._exchanges[behavior].publish.remote(self._plans[behavior].first_message(self._starts[behavior]))
+            self._start_trainer(behavior)
+
+    def _mark(self, behavior: str, before: TrainerStatus | None) -> tuple[int, int]:
+        """Highest serial and version that anybody may have seen."""
+        try:
+            serial, version = ray.get(self._exchanges[behavior].mark.remote(), timeout=CALL_TIMEOUT_S)
+        except (ray.exceptions.RayActorError, ray.exceptions.GetTimeoutError):  # it died, too: go far past what it can have had
+            serial, version = -1, -1
+        known, first = [s.policy_version.get(behavior, 0) for s in self._seen.values() if isinstance(s, ManagerStatus)], self._marks[behavior]
+        versions = [version, first[1], *known, *([before.version] if before is not None else [])]
+        if serial < 0:
+            return max(first[0], before.version if before is not None else 0) + _FAR, max(versions) + 1
+        return max(serial, first[0]), max(versions)
 
     def _described(self, news: News) -> News:
         news.trainers = {behavior: self._seen[name] for name, behavior in self._trainers.items() if name in self._seen}
         news.managers = [self._seen[m] for m in self._managers if m in self._seen]
         news.starting = [n for n in self._actors if n not in self._seen]
+        news.lost = dict(self._lost)
+        news.restarts = self._supervisor.restarts
         return news
 
     def _take_in(self, name: str, report: Report, news: News) -> None:
         news.events += report.events
         if report.status is not None:
             self._seen[name] = report.status
+            self._supervisor.parts[name].seen = True
 
     def manager_states(self) -> dict[str, dict]:
         if not self._stopped:
@@ -244,12 +365,14 @@ class RayBackend:
     def timers(self) -> dict[str, dict]:
         return {n: t for n, t in self._ask([n for n in self._actors if n in self._seen], "timers").items() if t}
 
+    # -- the end -----------------------------------------------------------------------------------------------------
+
     def stop(self, keep_waiting: Callable[[], bool]) -> News:
         self.manager_states()  # for the last checkpoint, when the actors are gone
         self._stopped = True
         news = News(events=self._left_over)
         try:
-            self._collect(self._pending, 1.0, news)  # a poll that is under way carries events, too
+            self._collect({name: call for name, (call, _) in self._pending.items()}, 1.0, news)  # a poll that is under way carries events, too
             stops = {n: self._actors[n].stop.remote(_MANAGERS_STOP_S) for n in self._managers if n in self._actors}
             self._collect(stops, _MANAGERS_STOP_S, news)
             self._stop_trainers([name for name in self._trainers if name in self._seen], keep_waiting, news)
@@ -262,7 +385,12 @@ class RayBackend:
     def _stop_trainers(self, names: list[str], keep_waiting: Callable[[], bool], news: News) -> None:
         """Each with its last checkpoint. One call at a time to each: a large state takes its time to come, and asking again would make
         another copy of it."""
-        calls = {name: self._actors[name].stop.remote(1.0) for name in names}
+        shipped = {
+            behavior: {(m.manager, m.incarnation): m.produced[behavior] - m.unshipped[behavior] - m.abandoned.get(behavior, 0)
+                       for m in (self._seen[name] for name in self._managers if name in self._seen)}
+            for behavior in self._plans
+        }
+        calls = {name: self._actors[name].stop.remote(1.0, shipped[self._trainers[name]]) for name in names}
         while calls:
             done, _ = ray.wait(list(calls.values()), num_returns=len(calls), timeout=1.0)
             for name in [name for name, call in calls.items() if call in done]:
@@ -270,7 +398,7 @@ class RayBackend:
                 self._collect({name: calls.pop(name)}, 0.0, news)
                 saved = any(isinstance(event, CheckpointDue) for event in news.events[before:])
                 if not saved and news.fault is None:
-                    calls[name] = self._actors[name].stop.remote(1.0)
+                    calls[name] = self._actors[name].stop.remote(1.0, shipped[self._trainers[name]])
             if news.fault is not None or not keep_waiting():
                 break
 
@@ -325,11 +453,35 @@ def _answer(name: str, reference: ray.ObjectRef) -> Any:
     try:
         return ray.get(reference)
     except ray.exceptions.RayActorError as error:
-        raise RunFault(f"{name} died: its process ended without an error of its own ({_first_line(error)})", "", str(error)) from error
+        raise _dead(f"{name} died: its process ended without an error of its own ({_cause(error)})", str(error)) from error
 
 
-def _first_line(error: Exception) -> str:
-    return next((line.strip() for line in str(error).splitlines()[1:] if line.strip()), str(error))
+def _dead(message: str, details: str = "") -> RunFault:
+    fault = RunFault(message, "", details)
+    fault.restartable = True
+    return fault
+
+
+def _cause(error: Exception) -> str:
+    """What Ray knows of an actor's death, in a few words."""
+    fields = dict(line.strip().split(": ", 1) for line in str(error).splitlines() if ": " in line)
+    where = ", ".join(f"{key} {fields[key]}" for key in ("pid", "ip") if key in fields)
+    told = re.search(r"because (.*?)[.\n]", str(error), re.DOTALL)
+    return "; ".join(text for text in (where, told.group(1) if told else "") if text) or type(error).__name__
+
+
+def _keep_deaths_to_ourselves() -> None:
+    """Ray's daemon prints a paragraph for each worker that dies; the run says so itself, with what it does about it."""
+    printed = ray._private.worker.print_worker_logs
+    if getattr(printed, "is_filtered", False):
+        return
+
+    def print_others(data: dict[str, Any], *arguments: Any) -> Any:
+        is_death = data.get("pid") == "raylet" and any(line.startswith("A worker died") for line in data.get("lines", []))
+        return None if is_death else printed(data, *arguments)
+
+    print_others.is_filtered = True
+    ray._private.worker.print_worker_logs = print_others
 
 
 def _join(address: str, where: str) -> None:

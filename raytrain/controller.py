@@ -17,9 +17,10 @@ from raytrain.judge import Judge
 from raytrain.messages import CheckpointDue, Episodes, Notice, TrainerStatus
 from raytrain.outcome import Outcome, behavior_outcome, behavior_status, whole_status
 from raytrain.plan import Plan
+from raytrain.recovery import Recovery
 from raytrain.run_folder import RunFolder
 from raytrain.snapshot import Snapshot
-from raytrain.stats import Summary
+from raytrain.stats import PRODUCED, RESTARTS, Summary
 from raytrain.stop import RunStop
 from raytrain.writers import writing_metrics
 
@@ -37,17 +38,19 @@ class Controller:
         writers: behavior -> objects with ``write(summary)`` and ``close()``.
         resumed: counters of the checkpoint that the run continues from.
         judge: of checkpoints; without one the best is that of the highest training return.
+        recovery: for trainers that die; without one nothing is started anew.
     """
 
     def __init__(
         self, plans: Sequence[Plan], backend: Backend, folder: RunFolder, store: CheckpointStore, console: Console, callbacks: Callbacks,
         writers: Mapping[str, list[Any]], stop: RunStop, resumed: dict[str, Any] | None = None, judge: Judge | None = None,
+        recovery: Recovery | None = None,
     ) -> None:
         self._plans, self._backend, self._folder, self._store = {p.behavior: p for p in plans}, backend, folder, store
         self._console, self._callbacks, self._writers, self._stop = console, callbacks, writers, stop
         self._elapsed_before_s = (resumed or {}).get("elapsed_s", 0.0)
         self._agent_steps_before = dict((resumed or {}).get("behaviors", {}))
-        self._judge = judge
+        self._judge, self._recovery, self._restarts = judge, recovery, 0
         self._best_training: float | None = None if (resumed or {}).get("best_by") == "evaluation" else (resumed or {}).get("best_reward")
         self._started_s = time.monotonic()
         self._status_s = 0.0
@@ -56,6 +59,7 @@ class Controller:
         self._stopped = False
         self._trainers: dict[str, TrainerStatus] = {}
         self._managers: list[Any] = []
+        self._gone_back: dict[str, TrainerStatus] = {}  # of trainers that have not started again yet
         self._due: dict[str, CheckpointDue] = {}  # parts of the next checkpoint
         self._asked: set[str] = set()  # behaviors that were asked for theirs
         self._saved: tuple[tuple[int, int], ...] | None = None
@@ -91,6 +95,8 @@ class Controller:
         while True:
             news = self._backend.poll(_POLL_S)
             self._handle(news)
+            if news.lost:
+                self._go_back(news.lost)
             if self._judge is not None:
                 self._judge.poll(self._check_lock)
             self._tell(news)
@@ -102,6 +108,26 @@ class Controller:
             if reason:
                 return reason
             self._check_lock()
+
+    def _go_back(self, lost: Mapping[str, RunFault]) -> None:
+        """Trainers have died: they, and those that cannot go on without them, start again from the newest checkpoint."""
+        if self._recovery is None:
+            raise next(iter(lost.values()))
+        behaviors = self._recovery.affected(lost)
+        way = self._recovery.way_back(behaviors)
+        for text in way.sentences:
+            self._console.warning(text)
+        for behavior in behaviors:
+            before = self._trainers.pop(behavior, None)
+            if before is not None:
+                lost_steps = max(0, before.agent_steps - way.steps[behavior])
+                self._gone_back[behavior] = replace(
+                    before, agent_steps=way.steps[behavior], rolled_back=before.rolled_back + lost_steps, finished=False,
+                )
+            self._due.pop(behavior, None)
+            self._asked.discard(behavior)
+        self._saved = None
+        self._backend.restart_trainers(way.starts, way.referee)
 
     def _finished_reason(self) -> str:
         """Why the trainers are finished."""
@@ -173,6 +199,9 @@ class Controller:
     def _handle(self, news: News) -> None:
         self._trainers.update(news.trainers)
         self._managers = news.managers or self._managers
+        self._restarts = news.restarts
+        for text in news.notices:
+            self._console.warning(text)
         for event in news.events:
             if isinstance(event, Episodes):
                 self._count_towards_stop(event)
@@ -195,8 +224,9 @@ class Controller:
     def _on_summary(self, summary: Summary) -> None:
         produced = sum(m.produced[summary.behavior] for m in self._managers)  # as of the last poll
         if produced:
-            total = float(self._agent_steps_before.get(summary.behavior, 0) + produced)
-            summary = replace(summary, values={**summary.values, "System/Agent Steps Produced": total})
+            dead = self._trainers[summary.behavior].ledger.get("dead_produced", 0) if summary.behavior in self._trainers else 0
+            total = float(self._agent_steps_before.get(summary.behavior, 0) + produced + dead)
+            summary = replace(summary, values={**summary.values, PRODUCED: total, RESTARTS: float(self._restarts)})
         with writing_metrics():
             for writer in self._writers[summary.behavior]:
                 writer.write(summary)
@@ -229,6 +259,8 @@ class Controller:
         self._check_lock()
         state = self._run_state(parts, label)
         path = self._store.save(Snapshot(snapshots, state))
+        if self._recovery is not None:
+            self._recovery.saved(path, parts)
         if better:
             self._store.mark_best(path)
         if self._judge is not None:
@@ -286,7 +318,7 @@ class Controller:
         }
         self._put_status({
             "state": state, "reason": reason, **whole_status(each), "env_steps": self._env_steps,
-            "best_reward": self._best_reward, "evaluation": self._evaluations, "elapsed_s": round(self._elapsed_before_s + self._elapsed_s, 3), "seed": self._seed,
+            "best_reward": self._best_reward, "evaluation": self._evaluations, "restarts": self._restarts, "elapsed_s": round(self._elapsed_before_s + self._elapsed_s, 3), "seed": self._seed,
             "behaviors": each,
         })
 
@@ -314,5 +346,6 @@ class Controller:
             self._console.warning(text)
 
     def _outcome(self, reason: str, interrupted: bool) -> Outcome:
-        behaviors = {b: behavior_outcome(b, self._trainers.get(b), self._managers, self._stop.mean_return(b)) for b in self._plans}
+        trainers = {**self._gone_back, **self._trainers}
+        behaviors = {b: behavior_outcome(b, trainers.get(b), self._managers, self._stop.mean_return(b)) for b in self._plans}
         return Outcome(reason, interrupted, self._env_steps, self._elapsed_s, behaviors, self._evaluations)

@@ -7,7 +7,7 @@ queue and credit (`raytrain.credit`).
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 
 import numpy as np
@@ -15,6 +15,7 @@ import numpy as np
 from envs.base import BatchedEnv
 from envs.specs import Actions, DecisionSteps, Steps
 from raytrain.collector import TAPE_ROWS, Collector
+from raytrain.credit import first_round
 from raytrain.lane import NO_CREDIT, Lane, copied, item_rows
 from raytrain.messages import Header, ManagerStatus
 from raytrain.queues import PolicySource, TrajectorySink
@@ -40,6 +41,7 @@ class EnvManager:
         seed: this manager's branch of the seed tree; the policy's samples come from it.
         ship_early: ship finished trajectories by age, too; False in lock-step, where items must not depend on the clock.
         incarnation: how often this manager was started before.
+        epochs: behavior name -> how often its trainer was started before, where that is not never.
         should_stop: asked while waiting for room in a full queue.
         clock: seconds, monotonic.
         stage: what worlds play; None where nothing of it ever changes.
@@ -59,6 +61,7 @@ class EnvManager:
         should_stop: Callable[[], bool] = lambda: False,
         clock: Callable[[], float] = time.perf_counter,
         stage: Stage | None = None,
+        epochs: Mapping[str, int] | None = None,
     ) -> None:
         self.name = name
         self.timers = Timers()
@@ -74,24 +77,29 @@ class EnvManager:
             slots = env.num_slots[behavior]
             policy = policies[behavior]
             collector = Collector(spec, slots, time_horizons[behavior], TAPE_ROWS, policy.architecture.memory_size)
+            epoch = (epochs or {}).get(behavior, 0)
+            first = first_round(epoch, incarnation)
             self._lanes[behavior] = Lane(
                 behavior, policy, collector, sources[behavior], sinks[behavior], np.zeros(slots, bool),
                 item_rows(spec, policy.architecture.memory_size), lessons=None if stage is None else partial(env.lesson_of, behavior),
+                round=first, rounds_done=first, epoch=epoch,
             )
         self._env_steps = 0
         self._phase = "starting environments"
         self._waited_s = 0.0
         self._started_s: float | None = None
+        self._turned_s = clock()
 
     # -- the loop ----------------------------------------------------------------------------------------------------
 
     def start(self) -> None:
         """Begin the first episodes."""
         self._env.reset()
-        self._started_s = self._clock()
+        self._started_s = self._turned_s = self._clock()
 
     def advance(self, wait_s: float) -> bool:
         """One turn of the loop. Returns False when every agent waits for credit and none came within `wait_s`."""
+        self._turned_s = self._clock()
         if self._stage is not None and not self._is_set(wait_s):
             return False
         if self._waits_for_credit():
@@ -173,8 +181,24 @@ class EnvManager:
 
     def _end_round(self, lane: Lane) -> None:
         lane.is_closing = False
-        lane.rounds_done = lane.round
+        if lane.next_epoch is None:
+            lane.rounds_done = lane.round
         self._ship(lane)
+        if lane.next_epoch is not None:
+            lane.epoch, lane.next_epoch = lane.next_epoch, None
+            lane.round = lane.rounds_done = first_round(lane.epoch, self._incarnation)
+            lane.round_rows = 0
+
+    def _begin_epoch(self, lane: Lane, epoch: int) -> None:
+        """Another trainer has taken over: what runs is cut at each agent's next decision and shipped before anything is collected for it."""
+        lane.next_epoch = epoch
+        lane.closing |= lane.collector.running
+        for decision in lane.held:
+            lane.collector.cut(decision, lane.closing[decision.agent_id])
+            lane.closing[decision.agent_id] = False
+        lane.is_closing = True
+        if not lane.closing.any():
+            self._end_round(lane)
 
     def _act_on_held(self, lane: Lane) -> None:
         while lane.held and lane.has_credit:
@@ -252,6 +276,8 @@ class EnvManager:
             self._stage.receive(lane.behavior, message)
         if message.version > lane.policy.version:  # versions never go backwards
             lane.policy.set_weights(message.weights, message.version)
+        if message.epoch > (lane.epoch if lane.next_epoch is None else lane.next_epoch):
+            self._begin_epoch(lane, message.epoch)
 
     def _waits_for_credit(self) -> bool:
         return bool(self._env.in_flight == 0 and any(v.held for v in self._lanes.values())) and not any(
@@ -302,6 +328,7 @@ class EnvManager:
                 newest_version=int(batch.version.max(initial=0)) if batch.rows else -1,
                 longest_episode=lane.collector.longest_episode,
                 busy_s=self._clock() - (self._started_s or 0.0) - self._waited_s, games=games, opponent_steps=opponent_steps,
+                epoch=lane.epoch,
             )
             lane.sequence += 1
             while not lane.sink.put(header, batch, 1.0):
@@ -319,6 +346,7 @@ class EnvManager:
             manager=self.name, phase=self._phase, stepping=self._env.stepping, produced=produced,
             unshipped={b: produced[b] - v.shipped - v.abandoned for b, v in self._lanes.items()}, env_steps=self._env_steps,
             policy_version={b: v.policy.version for b, v in self._lanes.items()}, abandoned={b: v.abandoned for b, v in self._lanes.items()},
+            incarnation=self._incarnation, envs=self._env.state(), idle_s=self._clock() - self._turned_s,
         )
 
     def state(self) -> dict:

@@ -77,6 +77,7 @@ class RunFault(RuntimeError):
         user_traceback: the traceback to show first; the user's own where their code raised. Empty where there is none.
         full_traceback: everything, for the log file.
         log_file: where that is, once written.
+        restartable: the component may be well when it is started again: its process died, or what it talks to.
     """
 
     def __init__(self, message: str, user_traceback: str = "", full_traceback: str = "") -> None:
@@ -85,6 +86,7 @@ class RunFault(RuntimeError):
         self.user_traceback = user_traceback
         self.full_traceback = full_traceback
         self.log_file: str | None = None
+        self.restartable = False
 
     def __str__(self) -> str:
         return self.message

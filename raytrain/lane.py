@@ -44,11 +44,13 @@ class Lane:
     sequence: int = 0
     shipped: int = 0
     abandoned: int = 0  # agent steps given up by a reset of everything
+    epoch: int = 0  # of the trainer that the rows are collected for
+    next_epoch: int | None = None  # of a newer one: nothing is collected for it before everything for the old one is shipped
     oldest_finished_s: float = 0.0
 
     @property
     def has_credit(self) -> bool:
-        return self.credit.first_round <= self.round < self.credit.end
+        return self.next_epoch is None and self.credit.first_round <= self.round < self.credit.end
 
     @property
     def is_stuck(self) -> bool:

@@ -77,6 +77,7 @@ class Header:
         busy_s: seconds this incarnation has spent collecting, waits for credit not counted.
         games: that ended since the manager's last item.
         opponent_steps: steps of agents that did not learn since then, by behavior.
+        epoch: how often the behavior's trainer had been started before, as far as the manager knew when it collected these rows.
     """
 
     behavior: str
@@ -93,6 +94,7 @@ class Header:
     busy_s: float
     games: tuple[Game, ...] = ()
     opponent_steps: Mapping[str, int] = field(default_factory=dict)
+    epoch: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,6 +125,7 @@ class PolicyMessage:
         credit: manager name -> credit.
         orders: what worlds are to play; None where nothing ever changes.
         snapshots: number -> weights of each snapshot of the behavior that the orders name; on Ray, the reference to them.
+        epoch: how often the trainer was started before. What is collected for an earlier one must not be mixed with what is for this one.
     """
 
     serial: int
@@ -131,6 +134,7 @@ class PolicyMessage:
     credit: dict[str, Credit]
     orders: Orders | None = None
     snapshots: Mapping[int, Any] = field(default_factory=dict)
+    epoch: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,6 +149,11 @@ class ManagerStatus:
         abandoned: of those, given up when every environment began anew.
         env_steps: env steps.
         policy_version: newest version applied, by behavior.
+        incarnation: how often it was started before.
+        restarts: environments that it has started anew by itself.
+        notices: sentences for the user since the last status.
+        idle_s: seconds since its loop last made a turn.
+        envs: position of the seed streams, as `envs.base.BatchedEnv.state`.
     """
 
     manager: str
@@ -155,6 +164,11 @@ class ManagerStatus:
     env_steps: int
     policy_version: dict[str, int]
     abandoned: dict[str, int] = field(default_factory=dict)
+    incarnation: int = 0
+    restarts: int = 0
+    notices: tuple[str, ...] = ()
+    idle_s: float = 0.0
+    envs: dict[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,12 +202,14 @@ class CheckpointDue:
         behavior: its name.
         label: the multiple, or the agent steps when asked.
         env_steps: of the run so far, as far as the trainer knows.
+        ledger: `Ledger.state` at this moment, for a trainer that goes on from here in the same run.
     """
 
     behavior: str
     snapshot: BehaviorSnapshot
     label: int
     env_steps: int = 0
+    ledger: dict[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,6 +223,9 @@ class TrainerStatus:
         queued: items that wait.
         ledger: `Ledger.report`.
         rating: under self-play, mean over the behavior's teams.
+        epoch: how often it was started before.
+        rolled_back: agent steps that were consumed after the checkpoints from which it was started again. Together with `agent_steps`
+            they never fall.
     """
 
     behavior: str
@@ -221,3 +240,5 @@ class TrainerStatus:
     queued: int
     ledger: dict[str, int] = field(default_factory=dict)
     rating: float | None = None
+    epoch: int = 0
+    rolled_back: int = 0

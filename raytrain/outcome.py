@@ -19,7 +19,8 @@ class BehaviorOutcome:
     Attributes:
         mean_return: mean of the last episodes (``stop.episodes``, 100 by default), None before that many.
         rating: under self-play; None without.
-        balance: agent steps that the ledger cannot explain; 0 unless a process died.
+        balance: agent steps that the ledger cannot explain; 0 unless it could not be settled at the end.
+        rolled_back: agent steps that were consumed in vain by trainers that died: `agent_steps` and these together never fall.
     """
 
     agent_steps: int
@@ -29,12 +30,13 @@ class BehaviorOutcome:
     rating: float | None
     ledger: dict[str, int]
     balance: int
+    rolled_back: int = 0
 
 
 def behavior_outcome(behavior: str, trainer: TrainerStatus | None, managers: Sequence[ManagerStatus], mean_return: float | None) -> BehaviorOutcome:
     """The outcome by the last status of the behavior's trainer, None if it never had one, and of all env managers."""
     ledger = dict(trainer.ledger) if trainer else {}
-    produced = sum(m.produced[behavior] for m in managers)
+    produced = sum(m.produced[behavior] for m in managers) + ledger.pop("dead_produced", 0)
     unshipped = sum(m.unshipped[behavior] for m in managers)
     ledger["produced"] = produced
     abandoned = sum(m.abandoned.get(behavior, 0) for m in managers)
@@ -42,7 +44,8 @@ def behavior_outcome(behavior: str, trainer: TrainerStatus | None, managers: Seq
         ledger["dropped_stale_epoch"] = ledger.get("dropped_stale_epoch", 0) + abandoned
     ledger["dropped_shutdown"] = ledger.get("dropped_shutdown", 0) + unshipped
     explained = ledger.get("consumed", 0) + sum(v for k, v in ledger.items() if k.startswith("dropped_"))
-    return BehaviorOutcome(**_counters(trainer), mean_return=mean_return, rating=_rating(trainer), ledger=ledger, balance=produced - explained)
+    return BehaviorOutcome(**_counters(trainer), mean_return=mean_return, rating=_rating(trainer), ledger=ledger, balance=produced - explained,
+                           rolled_back=trainer.rolled_back if trainer else 0)
 
 
 def _counters(trainer: TrainerStatus | None) -> dict[str, int]:
@@ -55,7 +58,7 @@ def _rating(trainer: TrainerStatus | None) -> float | None:
 
 def behavior_status(trainer: TrainerStatus | None, max_steps: int, mean_return: float | None) -> dict[str, Any]:
     """What ``status.json`` says of a behavior."""
-    return {**_counters(trainer), "max_steps": max_steps, "mean_return": mean_return, "rating": _rating(trainer)}
+    return {**_counters(trainer), "rolled_back_steps": trainer.rolled_back if trainer else 0, "max_steps": max_steps, "mean_return": mean_return, "rating": _rating(trainer)}
 
 
 def whole_status(each: dict[str, dict[str, Any]]) -> dict[str, Any]:
@@ -63,7 +66,7 @@ def whole_status(each: dict[str, dict[str, Any]]) -> dict[str, Any]:
     if len(each) == 1:
         ((behavior, status),) = each.items()
         return {"behavior": behavior, **status}
-    return {"behavior": None, **{k: sum(status[k] for status in each.values()) for k in (*_COUNTERS, "max_steps")}, "mean_return": None, "rating": None}
+    return {"behavior": None, **{k: sum(status[k] for status in each.values()) for k in (*_COUNTERS, "rolled_back_steps", "max_steps")}, "mean_return": None, "rating": None}
 
 
 @dataclass(frozen=True)

@@ -65,6 +65,12 @@ class Start:
         env_steps: counted so far.
         self_play: frozen policies to continue with.
         orders: what worlds play first; the same for all behaviors, None where nothing of it ever changes.
+        serial: of the first policy message.
+        epoch: how often the trainer was started before in this run.
+        incarnations: how often each env manager there is now was started before; None for those of the plan, never.
+        ledger: `raytrain.ledger.Ledger.state` of the checkpoint, for a trainer that takes over from one that died in this run.
+        ended: env managers of this run that died: (name, incarnation, agent steps produced).
+        rolled_back: agent steps consumed in vain by trainers that died.
     """
 
     policy: Weights
@@ -74,6 +80,12 @@ class Start:
     env_steps: int = 0
     self_play: TrainerState | None = None
     orders: Orders | None = None
+    serial: int = 0
+    epoch: int = 0
+    incarnations: dict[str, int] | None = None
+    ledger: dict[str, Any] | None = None
+    ended: tuple[tuple[str, int, int], ...] = ()
+    rolled_back: int = 0
 
 
 @dataclass(frozen=True)
@@ -170,14 +182,15 @@ class Plan:
 
     def credit_book(self, start: Start) -> CreditBook | ReplayCredit:
         """A new book; the controller's and the trainer's agree since both are made here."""
-        managers = {name: self.agents for name in self.managers}
+        incarnations = dict.fromkeys(self.managers, 0) if start.incarnations is None else start.incarnations
+        managers = dict.fromkeys(incarnations, self.agents)
         hyper = self.settings.hyperparameters
         if isinstance(self.settings, SACSettings):
             # A trainer that resumes knows itself what it wants and owes, and grants as soon as it is there.
             warm_up = max(hyper.buffer_init_steps, hyper.batch_size) if start.state is None else None
             ahead = min(UPDATES_AHEAD * hyper.steps_per_update, STEPS_AHEAD)
-            return ReplayCredit(managers, ahead, warm_up, self.lock_step, left=self.settings.max_steps)
-        return CreditBook(managers, hyper.buffer_size, self.max_policy_lag, equal_shares=self.lock_step)
+            return ReplayCredit(managers, ahead, warm_up, self.lock_step, self.settings.max_steps, start.epoch, incarnations)
+        return CreditBook(managers, hyper.buffer_size, self.max_policy_lag, self.lock_step, start.epoch, incarnations)
 
     def buffer_bytes(self) -> int:
         """Memory that the trainer's rows or its replay buffer take at most (bytes)."""
@@ -201,10 +214,11 @@ class Plan:
         """Most rows an on-policy update can hold.
 
         Let n managers of a agents collect with lag limit K. A round of all managers brings at least b = ``buffer_size`` rows and
-        fewer than b + 2na: each share is rounded up to whole batches, and its last batch may overshoot. After V <= K updates
-        K + 1 + V rounds were granted and at least V·b of their rows are learnt; after more updates at most K + 1 rounds are left.
+        fewer than b + 2na: each share is rounded up to whole batches, and its last batch may overshoot; what a manager that died had not
+        delivered is rounded up once more. After V <= K updates K + 1 + V rounds were granted and at least V·b of their rows are learnt;
+        after more updates at most K + 1 rounds are left.
         """
-        rounds, extra = 1 + self.max_policy_lag, 2 * len(self.managers) * self.agents
+        rounds, extra = 1 + self.max_policy_lag, 3 * len(self.managers) * self.agents
         return rounds * self.settings.hyperparameters.buffer_size + (rounds + self.max_policy_lag) * extra
 
     def first_weights(self) -> Weights:
@@ -225,12 +239,13 @@ class Plan:
         """The message that sets the env managers going."""
         pool = self.snapshot_pool(start)
         snapshots = {n: pool.weights(n) for n in start.orders.snapshots_of(self.behavior)} if pool is not None else {}
-        return PolicyMessage(0, start.version, start.policy, self.credit_book(start).open(start.version), start.orders, snapshots)
+        credit = self.credit_book(start).open(start.version)
+        return PolicyMessage(start.serial, start.version, start.policy, credit, start.orders, snapshots, start.epoch)
 
 
 def build_env_manager(
     plans: Sequence[Plan], index: int, sources: Mapping[str, PolicySource], sinks: Mapping[str, TrajectorySink], state: dict | None = None,
-    should_stop: Callable[[], bool] = lambda: False, orders: Orders | None = None,
+    should_stop: Callable[[], bool] = lambda: False, orders: Orders | None = None, incarnation: int = 0, epochs: Mapping[str, int] | None = None,
 ) -> EnvManager:
     """Env manager number `index` of the run with its environments, not started yet.
 
@@ -238,6 +253,8 @@ def build_env_manager(
         plans: of all behaviors.
         sources, sinks: behavior name -> its policy mailbox and its trajectory queue.
         orders: what the worlds play first.
+        incarnation: how often this env manager was started before.
+        epochs: behavior name -> how often its trainer was started before, where that is not never.
     """
     for plan in plans:
         plan.prepare(threads=1)
@@ -250,7 +267,8 @@ def build_env_manager(
     teams, policies = {plan.behavior: plan.teams for plan in plans if plan.teams}, {plan.behavior: plan.policy for plan in plans}
     manager = EnvManager(
         run.managers[index], env, sources, sinks, {b: new() for b, new in policies.items()}, {p.behavior: p.settings.time_horizon for p in plans},
-        seed_branch(run.seed, "env_manager", index), ship_early=not run.lock_step, should_stop=should_stop,
+        seed_branch(run.seed, "env_manager", index, *([incarnation] if incarnation else [])), ship_early=not run.lock_step,
+        incarnation=incarnation, should_stop=should_stop, epochs=epochs,
         stage=None if orders is None else Stage(orders, Matches(teams, run.num_envs) if teams else None, {b: policies[b] for b in teams}, len(run.managers) == 1),
     )
     if state is not None:
@@ -307,8 +325,10 @@ def build_trainer_loop(
     credit = plan.credit_book(start)
     credit.open(start.version)
     desk = None if referee is None else WorldDesk(plan.behavior, referee, start.orders, plan.settings.self_play, plan.snapshot_pool(start))
-    return TrainerLoop(
-        plan.behavior, trainer, plan.settings, plan.spec, source, sink, credit, version=start.version,
+    loop = TrainerLoop(
+        plan.behavior, trainer, plan.settings, plan.spec, source, sink, credit, version=start.version, serial=start.serial,
         lock_step=plan.lock_step, env_steps=start.env_steps, others=plan.behaviors > 1,
-        evaluation_interval=plan.evaluation_interval, desk=desk,
+        evaluation_interval=plan.evaluation_interval, desk=desk, epoch=start.epoch, rolled_back=start.rolled_back,
     )
+    loop.go_on_with_ledger(start.ledger, start.ended)
+    return loop

@@ -9,10 +9,12 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime
+from functools import partial
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
+from envs.restarts import RestartLimits
 from envs.specs import EnvProbe
 from raytrain.backends import Backend, LocalBackend, trainer_name
 from raytrain.callbacks import Callbacks
@@ -27,6 +29,7 @@ from raytrain.judge import make_judge
 from raytrain.outcome import Outcome
 from raytrain.parameter_settings import made_parameters
 from raytrain.plan import Plan, Start
+from raytrain.recovery import Recovery
 from raytrain.resume import changed_settings, flat, initial_snapshot, starts_of
 from raytrain.run_folder import RunFolder, has_checkpoint
 from raytrain.settings import RunConfig
@@ -182,7 +185,8 @@ def _control(plans, backend, resumed, config, folder, store, callbacks, console,
         stop.load_state(resumed["stop"])
     each = {behavior: [*own, gauges] for behavior, own in writers.items()}
     judge = make_judge(config.evaluation, plans, store, console, writers, local)
-    controller = controlled_by(plans, backend, folder, store, console, callbacks, each, stop, resumed, judge)
+    recovery = None if local else Recovery(plans, store, writers, stop, partial(_beginning, config, plans))
+    controller = controlled_by(plans, backend, folder, store, console, callbacks, each, stop, resumed, judge, recovery)
     try:
         outcome, trees = controller.run()
     except RunFault as fault:
@@ -242,7 +246,18 @@ def _backend(
         return LocalBackend(plans, starts, states, referee)
     from raytrain.cluster import RayBackend
 
-    return RayBackend(plans, starts, config.distributed, states, referee)
+    return RayBackend(plans, starts, config.distributed, states, referee, restart_limits(config))
+
+
+def restart_limits(config: RunConfig) -> RestartLimits:
+    """How often each part of the run may be started anew."""
+    env = config.env_settings
+    return RestartLimits(env.max_lifetime_restarts, env.restarts_rate_limit_n, env.restarts_rate_limit_period_s)
+
+
+def _beginning(config: RunConfig, plans: list[Plan]) -> dict[str, Start]:
+    """Where the trainers of a new run start."""
+    return starts_of(plans, None, initial_snapshot(config) if config.checkpoint_settings.initialize_from else None)[0]
 
 
 def _writers(folder: RunFolder, behavior: str, resumed: dict[str, Any] | None) -> list[Any]:

@@ -34,6 +34,8 @@ from trainers.settings import (
 
 RunId = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.\-]*$", max_length=120)]
 
+Restarts = Annotated[int, Strict(), Field(ge=-1), Whole]
+
 
 class EnvSettings(Settings):
     """How environments are stepped."""
@@ -47,6 +49,13 @@ class EnvSettings(Settings):
     """Root of every random stream of the run; -1 draws one at the start and saves it."""
     step_timeout_s: PositiveFloat | None = None
     """Seconds after which a step counts as hung; ``null`` waits for ever."""
+    max_lifetime_restarts: Restarts = 10
+    """How often each part of a run (environment with a process of its own, env manager, trainer) is started anew after it died; -1 without
+    limit, 0 never."""
+    restarts_rate_limit_n: Restarts = 1
+    """How often within ``restarts_rate_limit_period_s``; -1 without limit."""
+    restarts_rate_limit_period_s: PositiveFloat = 60.0
+    """Seconds."""
     frame_stack: PositiveInt = 1
     """Newest observations that are shown together, on a new first axis (oldest first)."""
     action_repeat: PositiveInt = 1

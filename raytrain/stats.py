@@ -25,6 +25,8 @@ POLICY_LAG_MAX = "Policy/Policy Lag Max"
 EVALUATION_RETURN = "Evaluation/Return Mean"
 EVALUATION_STD = "Evaluation/Return Std"
 EVALUATION_LENGTH = "Evaluation/Episode Length"
+PRODUCED = "System/Agent Steps Produced"
+RESTARTS = "System/Restarts"
 PRETRAINING_LOSS = "Losses/Pretraining Loss"
 VALIDATION_LOSS = "Losses/Validation Loss"
 VALIDATION_ACCURACY = "Policy/Validation Accuracy"
@@ -56,7 +58,8 @@ REDUCTIONS: dict[str, Reduction] = {
     "System/Env Steps": "latest",
     "System/Updates": "latest",
     "System/Policy Updates": "latest",
-    "System/Agent Steps Produced": "latest",
+    PRODUCED: "latest",
+    RESTARTS: "latest",
     "System/Agent Steps Consumed": "latest",
     "System/Agent Steps Dropped": "latest",
 }

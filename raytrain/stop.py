@@ -129,6 +129,7 @@ class RunStop:
     """
 
     def __init__(self, settings: StopRules, behaviors: Iterable[str]) -> None:
+        self._settings = settings
         self._conditions = {behavior: StopConditions(settings) for behavior in behaviors}
 
     def mean_return(self, behavior: str) -> float | None:
@@ -160,3 +161,10 @@ class RunStop:
         for behavior, condition in self._conditions.items():
             if behavior in state:
                 condition.load_state(state[behavior])
+
+    def go_back(self, state: dict[str, dict[str, Any] | None]) -> None:
+        """These behaviors continue from what `state` gave at a checkpoint; None: from the beginning."""
+        for behavior, one in state.items():
+            self._conditions[behavior] = StopConditions(self._settings)
+            if one is not None:
+                self._conditions[behavior].load_state(one)

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import numpy as np
 
 from envs.specs import BehaviorSpec
 from raytrain.credit import CreditBook, ReplayCredit
-from raytrain.ledger import Ledger
+from raytrain.intake import Intake, ManagerChange
 from raytrain.messages import ENDLESS, CheckpointDue, Credit, Episodes, Notice, PolicyMessage, TrainerStatus
 from raytrain.queues import Item, PolicySink, TrajectorySource
 from raytrain.snapshot import BehaviorSnapshot
@@ -49,6 +49,8 @@ class TrainerLoop:
         credit: opened already for the message that `version` and `serial` belong to.
         version, serial: of the newest policy message, published by the controller.
         lock_step: whole rounds only, taken in the order of (manager, sequence number).
+        epoch: how often this trainer was started before.
+        rolled_back: agent steps that were consumed in vain before that.
         others: other behaviors of the run may go on after this one is finished, and their environments need its actions.
         desk: what worlds play; None where nothing of it ever changes.
         evaluation_interval: agent steps between evaluations, which need a checkpoint each, too.
@@ -71,12 +73,16 @@ class TrainerLoop:
         evaluation_interval: int | None = None,
         clock: Callable[[], float] = time.monotonic,
         desk: WorldDesk | None = None,
+        epoch: int = 0,
+        rolled_back: int = 0,
     ) -> None:
         self.behavior = behavior
         self._desk = desk
         self.timers = Timers()
-        self.ledger = Ledger()
+        self._intake = Intake(credit, epoch, lock_step)
+        self.ledger = self._intake.ledger
         self.version = version
+        self._epoch, self._rolled_back = epoch, rolled_back
         self._trainer = trainer
         self._settings = settings
         self._spec = spec
@@ -84,7 +90,6 @@ class TrainerLoop:
         self._credit = credit
         self._serial = serial
         self._lock_step = lock_step
-        self._round: list[Item] = []
         self._others, self._acts_for_others = others, False
         self._save_intervals = [every for every in (settings.checkpoint_interval, evaluation_interval) if every is not None]
         self._stats = StatsBuffer()
@@ -120,6 +125,8 @@ class TrainerLoop:
         if self._save_requested:
             self._save_requested = False
             self.save()
+        if self._intake.heed_changes(self.version):
+            self._publish(self.version, with_grant=False)
         self._learn_what_is_owed()  # by a state that was loaded
         if self._others and self.finished and not self._acts_for_others:
             self._publish_for_others()
@@ -166,24 +173,12 @@ class TrainerLoop:
             self._learn()
 
     def _take_in(self, item: Item) -> None:
-        header = item[0]
-        if not self.ledger.accept(header):
-            return
-        self._credit.delivered(header)
-        self._longest_episode[header.manager] = header.longest_episode
-        if item[1] is None:
-            self.ledger.dropped["owner_died"] += header.rows
-            self._report(item)
-            return
-        if not self._lock_step:
-            self._process(item)
-            return
-        self._round.append(item)
-        if self._acts_for_others or not self._credit.waiting_for(self.version):
-            self._round.sort(key=lambda i: (i[0].manager, i[0].sequence))
-            for one in self._round:
-                self._process(one)
-            self._round = []
+        self._longest_episode[item[0].manager] = item[0].longest_episode
+        ready, dropped = self._intake.arrived(item, self.version)
+        for one in ready:
+            self._process(one)
+        if dropped is not None:
+            self._report(dropped)
 
     def _process(self, item: Item) -> None:
         header, batch = item
@@ -267,12 +262,13 @@ class TrainerLoop:
             credit = self._credit.grant(version, *granted) if with_grant else self._credit.credit()
             if self._acts_for_others:
                 credit = {manager: Credit(c.first_round, (*c.sizes, ENDLESS)) for manager, c in credit.items()}
-            self._sink.publish(PolicyMessage(self._serial, version, self._policy, credit, *(self._desk.outgoing() if self._desk else ())))
+            orders, snapshots = self._desk.outgoing() if self._desk else (None, {})
+            self._sink.publish(PolicyMessage(self._serial, version, self._policy, credit, orders, snapshots, self._epoch))
             self._published_s = self._clock()
 
     def _publish_for_others(self) -> None:
         """The last policy, with credit without an end: what is collected with it is drained and counted."""
-        self._acts_for_others = True
+        self._acts_for_others, self._intake.waits_for_rounds = True, False
         self._publish(self.version, with_grant=False)
 
     def _note_lag(self) -> None:
@@ -329,11 +325,29 @@ class TrainerLoop:
                 trainer_type=self._settings.trainer_type, distribution=policy_distribution(self._settings),
                 self_play=self._desk.state() if self._desk is not None else None,
             )
-        self._emit(CheckpointDue(self.behavior, snapshot, label, self._env_steps_before + self.ledger.env_steps))
+        self._emit(CheckpointDue(self.behavior, snapshot, label, self._env_steps_before + self.ledger.env_steps, self.ledger.state()))
 
     def request_stop(self) -> None:
         """Leave updates that are owed for a later run (from any thread); the one under way is finished."""
         self._stopping = True
+
+    def go_on_with_ledger(self, ledger: dict[str, Any] | None, ended: Iterable[tuple[str, int, int]]) -> None:
+        """Take over the account of a trainer that died in this run; call before the first `advance`.
+
+        Args:
+            ledger: as it was at the checkpoint; None where there was none.
+            ended: (name, incarnation, agent steps produced) of env managers that died.
+        """
+        if ledger is not None:
+            self.ledger.load_state(ledger)
+        self._agent_steps_before -= self.ledger.consumed
+        self._env_steps_before -= self.ledger.env_steps
+        for manager, incarnation, produced in ended:
+            self.ledger.ended(manager, incarnation, produced)
+
+    def request_change(self, change: ManagerChange) -> None:
+        """Tell of an env manager that died, came back or joined (from any thread)."""
+        self._intake.request(change)
 
     def request_save(self) -> None:
         """Ask for a checkpoint before the next turn (from any thread)."""
@@ -344,16 +358,19 @@ class TrainerLoop:
         self._take_notices()  # of a state that was loaded
         self._emit_checkpoint(self._trainer.agent_steps if label is None else label)
 
-    def finish(self) -> None:
-        """Count what still waits as dropped by the shutdown and emit a last checkpoint; only when the loop's own thread has ended."""
-        for header, _ in self._round:
-            self.ledger.dropped["shutdown"] += header.rows
-        self._round = []
+    def finish(self, shipped: Mapping[tuple[str, int], int] | None = None) -> None:
+        """Count what still waits as dropped by the shutdown and emit a last checkpoint; only when the loop's own thread has ended.
+
+        Args:
+            shipped: (env manager, incarnation) -> agent steps that it has shipped in all, where that is known.
+        """
+        self._intake.shut()
         try:
             while self._source.wait(0.3):
                 item = self._source.take()
                 if item is not None and self.ledger.accept(item[0]):
                     self.ledger.dropped["shutdown"] += item[0].rows
+            self.ledger.settle(shipped or {})
         finally:
             self._emit_checkpoint(self._trainer.agent_steps)
 
@@ -382,5 +399,5 @@ class TrainerLoop:
             behavior=self.behavior, phase=phase, finished=self.finished and not self._is_ready(), agent_steps=t.agent_steps,
             env_steps=self._env_steps_before + self.ledger.env_steps, updates=t.updates, policy_updates=t.policy_updates,
             version=self.version, rows_held=t.rows_held, queued=self._source.waiting(), ledger=self.ledger.report(),
-            rating=self._desk.rating if self._desk is not None else None,
+            rating=self._desk.rating if self._desk is not None else None, epoch=self._epoch, rolled_back=self._rolled_back,
         )

@@ -357,6 +357,9 @@ class TwoBehaviors:
     def act(self, behavior: str, agent_id: np.ndarray, actions: Actions) -> None:
         self.parts[behavior].act(BEHAVIOR, agent_id, actions)
 
+    def state(self) -> dict[str, object]:
+        return {}
+
 
 @pytest.mark.parametrize("granted", ["Left", "Right"])
 def test_credit_for_one_behavior_is_seen_while_both_wait(granted: str) -> None:

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from raytrain.credit import CreditBook
+from raytrain.intake import ManagerChange
 from raytrain.messages import CheckpointDue, Credit, Episodes, Header
 from raytrain.queues import LocalExchange
 from raytrain.stats import Summary
@@ -58,14 +59,14 @@ class Loop:
         self._sent: dict[tuple[str, int], list[int]] = {}
 
     def send(self, rows: int, version: int = 0, rounds_done: int = 0, manager: int = 0, sequence: int | None = None,
-             incarnation: int = 0) -> None:
+             incarnation: int = 0, agent_steps: int | None = None) -> None:
         """Put the next item of a manager into the queue (or one with another sequence number)."""
         sent = self._sent.setdefault((f"env-manager-{manager}", incarnation), [])
         sent.append(rows)
         number = len(sent) - 1 if sequence is None else sequence
         header = Header(
             behavior=BEHAVIOR, manager=f"env-manager-{manager}", incarnation=incarnation, sequence=number, rows=rows,
-            agent_steps=sum(sent), env_steps=sum(sent), rounds_done=rounds_done, oldest_version=version if rows else -1,
+            agent_steps=sum(sent) if agent_steps is None else agent_steps, env_steps=sum(sent), rounds_done=rounds_done, oldest_version=version if rows else -1,
             newest_version=version if rows else -1, longest_episode=100 + number, busy_s=1.0,
         )
         assert self.exchange.put(header, batch_of(rows, version, number), 0.0)
@@ -236,25 +237,28 @@ def test_the_lag_is_logged_as_mean_and_maximum() -> None:
 
 
 def test_duplicates_are_ignored_and_gaps_counted() -> None:
-    """Invariant 1: sequence numbers 0, 1, 1, 0, 4, 3, 5 are 4 items and 2 missing ones."""
+    """Invariant 1: sequence numbers 0, 1, 1, 0, 4, 3, 5 of 3 rows each are 4 items and 2 missing ones."""
     run = Loop(buffer_size=1000)
     for sequence in (0, 1, 1, 0, 4, 3, 5):
-        run.send(3, sequence=sequence)
+        run.send(3, sequence=sequence, agent_steps=3 * (sequence + 1))
     run.loop.advance(0.0)
     assert run.trainer.agent_steps == run.loop.ledger.consumed == 12
-    assert run.loop.status().ledger == {"consumed": 12, "gaps": 2}
+    assert run.loop.status().ledger == {"consumed": 12, "gaps": 2, "dropped_queue_died": 6}
 
 
 def test_incarnations_have_sequences_of_their_own() -> None:
-    """A manager that was started again begins at 0 and loses nothing by it; a late item of the old one is no duplicate."""
+    """A manager that was started again begins at 0 and loses nothing by it; a late item of the old one is dropped, for what was granted
+    has been granted anew, and the account stays exact."""
     run = Loop(buffer_size=1000)
     run.send(3)
     run.send(3)
+    run.loop.advance(0.0)
+    run.loop.request_change(ManagerChange("restarted", "env-manager-0", 1, produced=11))
     run.send(3, incarnation=1)
     run.send(3)
     run.send(3, incarnation=1)
     run.loop.advance(0.0)
-    assert run.loop.status().ledger == {"consumed": 15, "gaps": 0}
+    assert run.loop.status().ledger == {"consumed": 12, "gaps": 0, "dead_produced": 11, "dropped_owner_died": 5}
     assert {m for m, _ in run.trainer.batches} == {"env-manager-0/0", "env-manager-0/1"}, "episode ids of two lives would clash"
 
 

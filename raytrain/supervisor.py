@@ -1,0 +1,83 @@
+"""Which parts of a run may be started anew, how often that has happened, and what they are then called."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+
+from envs.restarts import RestartCounter, RestartLimits
+from raytrain.errors import RunFault
+
+SILENT_S = 60.0
+"""An env manager that does not answer for this long is taken for dead."""
+
+
+@dataclass(slots=True)
+class Part:
+    """An env manager or a trainer.
+
+    Attributes:
+        life: how often it was started before: an env manager's incarnation, a trainer's epoch.
+        seen: this life of it has answered with a status.
+    """
+
+    counter: RestartCounter
+    life: int = 0
+    seen: bool = False
+    started_s: float = 0.0
+
+
+@dataclass(slots=True)
+class Supervisor:
+    """Decides on restarts.
+
+    Args:
+        limits: of each part.
+        clock: seconds that only grow.
+
+    Attributes:
+        ended: env managers' lives that are over: (name, incarnation, behavior -> agent steps produced).
+    """
+
+    limits: RestartLimits
+    clock: Callable[[], float] = time.monotonic
+    parts: dict[str, Part] = field(default_factory=dict)
+    ended: list[tuple[str, int, dict[str, int]]] = field(default_factory=list)
+
+    def started(self, name: str) -> int:
+        """A part begins, or begins anew; which life that is."""
+        if name not in self.parts:
+            self.parts[name] = Part(RestartCounter(self.limits, self.clock))
+        else:
+            self.parts[name].life += 1
+        part = self.parts[name]
+        part.seen, part.started_s = False, self.clock()
+        return part.life
+
+    def lives(self, names: Iterable[str]) -> dict[str, int]:
+        """Which life each of these parts is in."""
+        return {name: self.parts[name].life for name in names if name in self.parts}
+
+    def check(self, name: str, fault: RunFault) -> str:
+        """Count one more restart of a part; a sentence about it.
+
+        Raises:
+            RunFault: the given one, where no restart would help or it is one too many.
+        """
+        part = self.parts[name]
+        if not fault.restartable or (part.life == 0 and not part.seen):  # what never was well will not be the next time
+            raise fault
+        if fault.user_traceback and self.clock() - part.started_s < self.limits.rate_period_s:
+            raise fault  # an exception so soon is a mistake in the environment and not a mishap
+        refusal = part.counter.refusal()
+        if refusal:
+            fault.message += f"\n{refusal}"
+            raise fault
+        most = self.limits.max_lifetime
+        return f"{fault.message} – started anew ({part.counter.restarts}{f' of at most {most} times' if most >= 0 else ' so far'})"
+
+    @property
+    def restarts(self) -> int:
+        """Of all parts together."""
+        return sum(part.counter.restarts for part in self.parts.values())
