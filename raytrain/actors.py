@@ -24,7 +24,7 @@ from raytrain.errors import RunFault
 from raytrain.evaluation import EVALUATOR, Evaluator, Played
 from raytrain.intake import ManagerChange
 from raytrain.messages import QUEUE_CAPACITY, Header, ManagerStatus, Orders, PolicyMessage, TrainerStatus
-from raytrain.plan import Plan, Start, build_env_manager, build_trainer_loop
+from raytrain.plan import Plan, Start, build_env_manager, build_trainer_loop, manager_name
 from raytrain.queues import Item
 from raytrain.referee import ItemReport, Ruling
 from trainers.trajectory import TrajectoryBatch
@@ -428,7 +428,7 @@ class EnvManagerActor(_LoopActor):
         self, plans: list[Plan], index: int, exchanges: dict[str, ray.actor.ActorHandle], state: dict | None, orders: Orders | None,
         incarnation: int = 0, epochs: dict[str, int] | None = None,
     ) -> None:
-        super().__init__(plans[0].managers[index])
+        super().__init__(manager_name(index))
         self._plans, self._index, self._exchanges, self._state, self._orders = plans, index, exchanges, state, orders
         self._incarnation, self._epochs = incarnation, epochs
 

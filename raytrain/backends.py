@@ -61,6 +61,12 @@ class Backend(Protocol):
             starts: behavior -> its state in the newest checkpoint; versions and the like are put right here.
         """
 
+    def scale(self, count: int) -> None:
+        """Have this many env managers from now on; those that come join when they are there, those that go finish what they were in."""
+
+    def room(self) -> int | None:
+        """How many env managers the cluster has room for now; None where it does not change."""
+
     def interrupt(self) -> None:
         """A signal has come (called from its handler): leave off what can be left off, so that the next `poll` returns soon."""
 
@@ -151,6 +157,12 @@ class LocalBackend:
 
     def restart_trainers(self, starts: Mapping[str, Start], referee_state: dict[str, Any] | None) -> None:
         """Never called: one process lives or dies as a whole."""
+
+    def scale(self, count: int) -> None:
+        """Never called: lock-step depends on how many there are."""
+
+    def room(self) -> int | None:
+        return None
 
     def request_save(self, behaviors: Iterable[str]) -> None:
         for behavior in behaviors:

@@ -30,6 +30,10 @@ def _parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     _add_train(commands.add_parser("train", help="train from a YAML file", description="Train from a YAML file. The command line wins over the file."))
     _add_record(commands.add_parser("record", help="record demonstrations", description="Record demonstrations of a trained policy, or of a person at the keyboard."))
+    scale = commands.add_parser("scale", help="change the number of env managers of a run", description="Change the number of env managers of a run that is going.")
+    scale.add_argument("folder", metavar="RUN", help="run folder, such as results/CartPole-20260101-120000")
+    scale.add_argument("--env-managers", type=int, required=True, metavar="N", help="how many there are to be from now on")
+    scale.set_defaults(run=_scale)
     schema = commands.add_parser("schema", help="print the JSON Schema of configuration files", description="Print the JSON Schema that editors complete configuration files from.")
     schema.set_defaults(run=_schema)
     return parser
@@ -75,6 +79,21 @@ def _record(options: argparse.Namespace) -> int:
     from raytrain.record import run_command
 
     return run_command(options)
+
+
+def _scale(options: argparse.Namespace) -> int:
+    from raytrain.console import Console
+    from raytrain.errors import RunFolderError
+    from raytrain.run_folder import ask_for_managers
+
+    console = Console()
+    try:
+        most = ask_for_managers(Path(options.folder), options.env_managers)
+    except RunFolderError as error:
+        console.error(str(error))
+        return 2
+    console.message(f"asked {options.folder} to go on with {options.env_managers} of at most {most} env managers; it says when it does")
+    return 0
 
 
 _KEYS = {

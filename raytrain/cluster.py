@@ -24,13 +24,14 @@ from raytrain.errors import ClusterError, RunFault
 from raytrain.evaluation import EVALUATOR, Evaluator, Played
 from raytrain.intake import ManagerChange
 from raytrain.messages import CheckpointDue, ManagerStatus, Orders, TrainerStatus
-from raytrain.plan import Plan, Start
+from raytrain.plan import Plan, Start, manager_name
 from raytrain.referee import Referee
 from raytrain.settings import DistributedSettings
 from raytrain.supervisor import SILENT_S, Supervisor
 
 _PROBE_S = 2.0
 _ANSWER_S = 2.0  # longest wait for an actor's answer to a question of the controller
+_LATE_S = 20.0  # after which a run that can go on without an env manager does so
 _FAR = 10**6  # messages that a trainer cannot have published more than it made versions
 _MANAGERS_STOP_S = 4.0  # longest wait for env managers to stop; a hung env must not cost the trainer its last checkpoint
 # Ray gives workers niceness 15, so they would lose to anything else on the machine; and OpenBLAS would start a thread per core in each.
@@ -122,6 +123,12 @@ def check_resources(plans: Sequence[Plan], settings: DistributedSettings) -> Non
             raise ClusterError(f"{what.capitalize()} needs {_amount(one)} CPUs on one node, and the largest node has {_amount(largest)}.")
 
 
+def fitting(trainers: int, settings: DistributedSettings) -> int:
+    """How many env managers the cluster has room for beside the trainers."""
+    free = ray.cluster_resources().get("CPU", 0.0) - trainers * settings.trainer_cpus
+    return int(free / settings.env_manager_cpus + 1e-9) if settings.env_manager_cpus else 1
+
+
 def is_one_machine() -> bool:
     """Whether the Ray that is used is this machine alone."""
     return [n["NodeManagerAddress"] for n in ray.nodes() if n["Alive"]] == [ray.util.get_node_ip_address()]
@@ -144,6 +151,10 @@ class RayBackend:
         self._plans, self._settings, self._states = {plan.behavior: plan for plan in plans}, settings, manager_states
         self._starts = dict(starts)
         self._managers = list(plans[0].managers)
+        self._wanted = len(self._managers)
+        self._joined = set(self._managers)  # that trainers count on
+        self._leaving: dict[str, tuple[Any, ray.ObjectRef]] = {}  # name -> actor, and the call that ends it
+        self._can_do_without = not plans[0].lock_step
         self._trainers = {trainer_name(plan.behavior): plan.behavior for plan in plans}
         self._supervisor = Supervisor(limits or RestartLimits(0, 0))
         self._actors: dict[str, Any] = {}
@@ -182,7 +193,7 @@ class RayBackend:
         incarnation = self._supervisor.started(name)
         make = ray.remote(EnvManagerActor).options(num_cpus=self._settings.env_manager_cpus, max_concurrency=4)
         self._actors[name] = make.remote(
-            list(self._plans.values()), self._managers.index(name), self._exchanges, state, self._orders, incarnation, self._epochs,
+            list(self._plans.values()), int(name.rsplit("-", 1)[1]), self._exchanges, state, self._orders, incarnation, self._epochs,
         )
         self._actors[name].start.remote()
 
@@ -241,6 +252,9 @@ class RayBackend:
         except RunFault:
             self._left_over = news.events
             raise
+        self._see_to_late_ones(news)
+        self._see_to_leaving_ones(news)
+        self._approach_wanted(news)
         return self._described(news)
 
     def _silent(self) -> dict[str, RunFault]:
@@ -265,11 +279,87 @@ class RayBackend:
         produced = {behavior: last.produced.get(behavior, 0) if last is not None else 0 for behavior in self._plans}
         self._supervisor.ended.append((name, self._supervisor.parts[name].life, produced))
         self._orders = self._current_orders()
-        self._start_manager(name, {"rng": None, "env": last.envs} if last is not None else None)
-        for behavior in self._plans:
-            change = ManagerChange("restarted", name, self._supervisor.parts[name].life, produced[behavior])
+        self._start_manager(name, {"rng": None, "env": last.envs} if last is not None else self._state_of(name))
+        self._tell_trainers("restarted", name, produced)
+
+    def _tell_trainers(self, kind: str, name: str, produced: Mapping[str, int] | None = None) -> None:
+        for behavior, plan in self._plans.items():
+            change = ManagerChange(kind, name, self._supervisor.parts[name].life, (produced or {}).get(behavior, 0), plan.agents)
             if behavior not in self._lost:
                 self._actors[trainer_name(behavior)].change.remote(change)
+
+    # -- fewer and more env managers ---------------------------------------------------------------------------------
+
+    def scale(self, count: int) -> None:
+        self._wanted = count
+
+    def _approach_wanted(self, news: News) -> None:
+        """Let env managers go, or start more, until there are as many as wanted."""
+        while len(self._managers) > self._wanted:
+            name = self._managers.pop()
+            actor = self._actors.pop(name)
+            self._pending.pop(name, None)
+            if self._supervisor.parts[name].seen:
+                self._leaving[name] = actor, actor.stop.remote(_MANAGERS_STOP_S)
+            else:  # it may never have found a place
+                self._gone(name, actor, None, news)
+        while len(self._managers) < self._wanted:
+            name = manager_name(len(self._managers))
+            if name in self._leaving:  # it has to be gone before it can come back
+                return
+            self._orders = self._current_orders()
+            self._managers.append(name)
+            self._start_manager(name, self._state_of(name))
+
+    def room(self) -> int | None:
+        free = ray.available_resources().get("CPU", 0.0)
+        each = self._settings.env_manager_cpus
+        waiting = sum(name not in self._seen for name in self._managers)
+        return None if not each or self._leaving else max(1, len(self._managers) - waiting + int(free / each + 1e-9))
+
+    def _state_of(self, name: str) -> dict | None:
+        """Where the seed streams of an env manager that had ended go on."""
+        index = int(name.rsplit("-", 1)[1])
+        if name in self._last_states:
+            return {"rng": None, "env": self._last_states[name]["env"]}
+        return self._states[index] if self._states and index < len(self._states) else None
+
+    def _see_to_late_ones(self, news: News) -> None:
+        """The run goes on without env managers that find no place, until they do."""
+        here = [name for name in self._managers if self._supervisor.parts[name].seen]
+        for name in here:
+            if name not in self._joined:
+                self._joined.add(name)
+                self._tell_trainers("added", name)
+                news.notices.append(f"{name} has joined")
+        if not here or not self._can_do_without:
+            return
+        for name in set(self._managers) & self._joined - set(here):
+            if time.monotonic() - self._supervisor.parts[name].started_s > _LATE_S:
+                self._joined.remove(name)
+                self._tell_trainers("late", name)
+                news.notices.append(f"{name} has not started within {_LATE_S:.0f} s; the run goes on without it until it does")
+
+    def _see_to_leaving_ones(self, news: News) -> None:
+        for name, (actor, call) in list(self._leaving.items()):
+            if not ray.wait([call], timeout=0)[0]:
+                continue
+            del self._leaving[name]
+            last = self._seen.get(name)
+            with suppress(RunFault):  # it died on its way out
+                last = _answer(name, call).status or last
+            self._gone(name, actor, last, news)
+
+    def _gone(self, name: str, actor: Any, last: ManagerStatus | None, news: News) -> None:
+        ray.kill(actor)
+        self._seen.pop(name, None)
+        produced = dict(last.produced) if last is not None else {}
+        if last is not None:
+            self._last_states[name] = {"rng": None, "env": last.envs}
+        self._supervisor.ended.append((name, self._supervisor.parts[name].life, {b: produced.get(b, 0) for b in self._plans}))
+        self._joined.discard(name)
+        self._tell_trainers("removed", name, produced)
+        news.notices.append(f"{name} has left")
 
     def _current_orders(self) -> Orders | None:
         """What worlds are to play now."""
@@ -292,7 +382,7 @@ class RayBackend:
             self._marks[behavior] = serial + 1, version + 1
             self._starts[behavior] = replace(
                 start, serial=serial + 1, version=version + 1, epoch=self._supervisor.parts[name].life + 1,
-                incarnations=self._supervisor.lives(self._managers), rolled_back=self._rolled_back[behavior],
+                incarnations=self._supervisor.lives(m for m in self._managers if m in self._joined), rolled_back=self._rolled_back[behavior],
                 ended=tuple((manager, life, produced[behavior]) for manager, life, produced in self._supervisor.ended),
             )
             self._lost.pop(behavior, None)

@@ -104,8 +104,8 @@ def summary_rows(config: RunConfig, agents: Mapping[str, int] = MappingProxyType
         return _offline_rows(config)
     env, spread = config.env_settings, config.distributed
     kwargs = ", ".join(f"{key}={value!r}" for key, value in config.env_kwargs.items())
-    envs = spread.num_env_managers * env.num_envs
-    placed = f"{_count(spread.num_env_managers, 'env manager')} × {_count(env.num_envs, 'env')} = {_count(envs, 'env')}"
+    envs = spread.count * env.num_envs
+    placed = f"{_count(spread.count, 'env manager')} × {_count(env.num_envs, 'env')} = {_count(envs, 'env')}"
     rows = [
         ("environment", f"{config.env}({kwargs})" if kwargs else config.env),
         ("env managers", f"{placed}, stepping {env.stepping}{_around(env)}"),
@@ -122,7 +122,7 @@ def summary_rows(config: RunConfig, agents: Mapping[str, int] = MappingProxyType
     if config.evaluation is not None:
         rows.append(("evaluation", _evaluation(config.evaluation)))
     trainers = max(1, len(config.behaviors))
-    cpus = spread.num_env_managers * spread.env_manager_cpus + trainers * spread.trainer_cpus
+    cpus = spread.count * spread.env_manager_cpus + trainers * spread.trainer_cpus
     gpus = f", {trainers * spread.trainer_gpus:g} GPUs" if spread.trainer_gpus else ""
     rows.append(("resources", f"{cpus:g} CPUs{gpus} on {spread.address or 'the local or running Ray'}"))
     return [*rows, *_start_and_end(config)]
@@ -218,7 +218,7 @@ def _arithmetic(config: RunConfig, settings: AnyBehaviorSettings, agents: int) -
     values = settings.hyperparameters
     if isinstance(values, SACHyperparameters):
         return _replay_arithmetic(values, settings.time_horizon)
-    envs = config.distributed.num_env_managers * config.env_settings.num_envs
+    envs = config.distributed.count * config.env_settings.num_envs
     # Env steps round up, so a buffer is never short.
     steps = ceil(values.buffer_size / (envs * agents))
     rows = envs * agents * steps

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from raytrain.backends import Backend, News
@@ -28,6 +28,22 @@ _POLL_S = 0.2
 _STOP_S = 12.0  # so that a stop takes at most 15 s with everything around it
 _LEFT_S = 5.0  # how long a fault may be held back for a last checkpoint
 _STATUS_S = 5.0
+_SCALE_S = 2.0
+
+
+@dataclass(slots=True)
+class Fleet:
+    """The env managers of a run that may grow and shrink.
+
+    Attributes:
+        count: how many there are to be now.
+        most: how many there may be.
+        follows_cluster: as many as there is room for.
+    """
+
+    count: int
+    most: int
+    follows_cluster: bool
 
 
 class Controller:
@@ -39,12 +55,15 @@ class Controller:
         resumed: counters of the checkpoint that the run continues from.
         judge: of checkpoints; without one the best is that of the highest training return.
         recovery: for trainers that die; without one nothing is started anew.
+        save_every_s: seconds between checkpoints, besides those that trainers make; None for no others.
+        fleet: where there may be more or fewer env managers later on.
     """
 
     def __init__(
         self, plans: Sequence[Plan], backend: Backend, folder: RunFolder, store: CheckpointStore, console: Console, callbacks: Callbacks,
         writers: Mapping[str, list[Any]], stop: RunStop, resumed: dict[str, Any] | None = None, judge: Judge | None = None,
-        recovery: Recovery | None = None,
+        recovery: Recovery | None = None, save_every_s: float | None = None,
+        fleet: Fleet | None = None,
     ) -> None:
         self._plans, self._backend, self._folder, self._store = {p.behavior: p for p in plans}, backend, folder, store
         self._console, self._callbacks, self._writers, self._stop = console, callbacks, writers, stop
@@ -62,6 +81,8 @@ class Controller:
         self._gone_back: dict[str, TrainerStatus] = {}  # of trainers that have not started again yet
         self._due: dict[str, CheckpointDue] = {}  # parts of the next checkpoint
         self._asked: set[str] = set()  # behaviors that were asked for theirs
+        self._fleet, self._scaled_s = fleet, time.monotonic()
+        self._save_every_s, self._saved_s = save_every_s, time.monotonic()
         self._saved: tuple[tuple[int, int], ...] | None = None
 
     def run(self) -> tuple[Outcome, dict[str, dict]]:
@@ -107,6 +128,8 @@ class Controller:
             reason = self._stop.reason(self._elapsed_s)
             if reason:
                 return reason
+            self._save_by_time()
+            self._scale()
             self._check_lock()
 
     def _go_back(self, lost: Mapping[str, RunFault]) -> None:
@@ -242,6 +265,30 @@ class Controller:
             parts, self._due = {behavior: self._due[behavior] for behavior in self._plans}, {}
             self._save(parts, event.label)
 
+    def _scale(self) -> None:
+        """Follow what `raytrain scale` asks for, and with ``num_env_managers: auto`` the size of the cluster."""
+        if self._fleet is None or time.monotonic() - self._scaled_s < _SCALE_S:
+            return
+        self._scaled_s = time.monotonic()
+        asked = self._folder.take_request()
+        if asked is not None:
+            self._fleet.follows_cluster = False
+        elif self._fleet.follows_cluster:
+            asked = self._backend.room()
+        count = None if asked is None else max(1, min(asked, self._fleet.most))
+        if count is not None and count != self._fleet.count:
+            self._fleet.count = count
+            self._console.message(f"going on with {count} env manager{'s' * (count > 1)}")
+            self._backend.scale(count)
+
+    def _save_by_time(self) -> None:
+        if self._save_every_s is None or self._due or self._asked or time.monotonic() - self._saved_s < self._save_every_s:
+            return
+        if len(self._trainers) == len(self._plans):  # one that is starting could not answer
+            self._saved_s = time.monotonic()
+            self._asked.update(self._plans)
+            self._backend.request_save(self._plans)
+
     def _ask_for_parts(self) -> None:
         """Of the checkpoint that one behavior has begun, from those that did not give theirs by themselves."""
         ask = [b for b in self._trainers if b not in self._due and b not in self._asked] if self._due and not self._stopped else []
@@ -251,6 +298,7 @@ class Controller:
 
     def _save(self, parts: dict[str, CheckpointDue], label: int) -> None:
         snapshots = {behavior: event.snapshot for behavior, event in parts.items()}
+        self._saved_s = time.monotonic()
         key = tuple((one.agent_steps, one.policy_version) for one in snapshots.values())
         if key == self._saved:  # asked for twice at the same place
             return
@@ -293,7 +341,7 @@ class Controller:
 
     def _tell(self, news: News) -> None:
         now = time.monotonic()
-        if not self._said_stepping and len(self._managers) == len(next(iter(self._plans.values())).managers):
+        if not self._said_stepping and self._managers:
             self._said_stepping = True
             self._console.message(f"environments are stepped: {self._managers[0].stepping}")
         if now - self._status_s >= _STATUS_S:
@@ -318,7 +366,8 @@ class Controller:
         }
         self._put_status({
             "state": state, "reason": reason, **whole_status(each), "env_steps": self._env_steps,
-            "best_reward": self._best_reward, "evaluation": self._evaluations, "restarts": self._restarts, "elapsed_s": round(self._elapsed_before_s + self._elapsed_s, 3), "seed": self._seed,
+            "best_reward": self._best_reward, "evaluation": self._evaluations, "restarts": self._restarts,
+            "env_managers": len(self._managers), "most_env_managers": self._fleet.most if self._fleet is not None else None, "elapsed_s": round(self._elapsed_before_s + self._elapsed_s, 3), "seed": self._seed,
             "behaviors": each,
         })
 
@@ -346,6 +395,7 @@ class Controller:
             self._console.warning(text)
 
     def _outcome(self, reason: str, interrupted: bool) -> Outcome:
-        trainers = {**self._gone_back, **self._trainers}
-        behaviors = {b: behavior_outcome(b, trainers.get(b), self._managers, self._stop.mean_return(b)) for b in self._plans}
+        gone = {b: t for b, t in self._gone_back.items() if b not in self._trainers}
+        trainers = {**gone, **self._trainers}
+        behaviors = {b: behavior_outcome(b, trainers.get(b), b in gone, self._managers, self._stop.mean_return(b)) for b in self._plans}
         return Outcome(reason, interrupted, self._env_steps, self._elapsed_s, behaviors, self._evaluations)

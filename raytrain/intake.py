@@ -14,16 +14,17 @@ from raytrain.queues import Item
 
 @dataclass(frozen=True, slots=True)
 class ManagerChange:
-    """An env manager died, came back or joined.
+    """An env manager died, came back, left or joined.
 
     Attributes:
-        kind: ``restarted`` in the place of one that died; ``removed`` without anyone in its place; ``added``.
+        kind: ``restarted`` in the place of one that died; ``removed`` for good; ``late``, so that the run goes on without it until it is
+            ``added``.
         incarnation: how often it had been started before: the new one, or the one that is gone.
         produced: agent steps that the incarnation which is gone had produced, as far as anybody knows.
         agents: of one that joins, agents that act at once.
     """
 
-    kind: Literal["restarted", "removed", "added"]
+    kind: Literal["restarted", "removed", "late", "added"]
     manager: str
     incarnation: int
     produced: int = 0
@@ -96,13 +97,16 @@ class Intake:
             if change.kind == "added":
                 self._credit.add(change.manager, change.agents, change.incarnation, version)
                 continue
-            is_gone = change.kind == "removed"
-            self.ledger.ended(change.manager, change.incarnation if is_gone else change.incarnation - 1, change.produced)
+            if change.kind != "late":
+                ended = change.incarnation - (change.kind == "restarted")
+                self.ledger.ended(change.manager, ended, change.produced)
             self._drop_held(change.manager)
-            if is_gone:
-                self._credit.remove(change.manager, version)
-            else:
+            if self._credit.incarnation(change.manager) is None:  # it died before it had joined
+                continue
+            if change.kind == "restarted":
                 self._credit.restarted(change.manager, change.incarnation)
+            else:
+                self._credit.remove(change.manager, version)
         return changed
 
     def _drop_held(self, manager: str) -> None:

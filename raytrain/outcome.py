@@ -33,8 +33,14 @@ class BehaviorOutcome:
     rolled_back: int = 0
 
 
-def behavior_outcome(behavior: str, trainer: TrainerStatus | None, managers: Sequence[ManagerStatus], mean_return: float | None) -> BehaviorOutcome:
-    """The outcome by the last status of the behavior's trainer, None if it never had one, and of all env managers."""
+def behavior_outcome(
+    behavior: str, trainer: TrainerStatus | None, is_gone: bool, managers: Sequence[ManagerStatus], mean_return: float | None
+) -> BehaviorOutcome:
+    """The outcome by the last status of the behavior's trainer, None if it never had one, and of all env managers.
+
+    Args:
+        is_gone: the trainer has died and had not started again when the run ended: what it has not told of is lost.
+    """
     ledger = dict(trainer.ledger) if trainer else {}
     produced = sum(m.produced[behavior] for m in managers) + ledger.pop("dead_produced", 0)
     unshipped = sum(m.unshipped[behavior] for m in managers)
@@ -44,6 +50,9 @@ def behavior_outcome(behavior: str, trainer: TrainerStatus | None, managers: Seq
         ledger["dropped_stale_epoch"] = ledger.get("dropped_stale_epoch", 0) + abandoned
     ledger["dropped_shutdown"] = ledger.get("dropped_shutdown", 0) + unshipped
     explained = ledger.get("consumed", 0) + sum(v for k, v in ledger.items() if k.startswith("dropped_"))
+    if is_gone:
+        ledger["dropped_consumer_died"] = ledger.get("dropped_consumer_died", 0) + produced - explained
+        explained = produced
     return BehaviorOutcome(**_counters(trainer), mean_return=mean_return, rating=_rating(trainer), ledger=ledger, balance=produced - explained,
                            rolled_back=trainer.rolled_back if trainer else 0)
 

@@ -103,6 +103,7 @@ class Plan:
         env_options: what is put around each environment.
         parameters: of the environment, name -> how it is drawn, or its lessons.
         teams: with self-play, the team of each of the behavior's agents in one world; empty without.
+        most_managers: as many env managers there may be later on, if that is more.
         evaluation_interval: agent steps between evaluations, each of a checkpoint; None where they go with those there are.
     """
 
@@ -128,6 +129,7 @@ class Plan:
     behaviors: int = 1
     teams: tuple[int, ...] = ()
     evaluation_interval: int | None = None
+    most_managers: int = 0
 
     @property
     def architecture(self) -> Architecture:
@@ -218,7 +220,7 @@ class Plan:
         delivered is rounded up once more. After V <= K updates K + 1 + V rounds were granted and at least V·b of their rows are learnt;
         after more updates at most K + 1 rounds are left.
         """
-        rounds, extra = 1 + self.max_policy_lag, 3 * len(self.managers) * self.agents
+        rounds, extra = 1 + self.max_policy_lag, 3 * max(len(self.managers), self.most_managers) * self.agents
         return rounds * self.settings.hyperparameters.buffer_size + (rounds + self.max_policy_lag) * extra
 
     def first_weights(self) -> Weights:
@@ -241,6 +243,11 @@ class Plan:
         snapshots = {n: pool.weights(n) for n in start.orders.snapshots_of(self.behavior)} if pool is not None else {}
         credit = self.credit_book(start).open(start.version)
         return PolicyMessage(start.serial, start.version, start.policy, credit, start.orders, snapshots, start.epoch)
+
+
+def manager_name(index: int) -> str:
+    """Of env manager number `index`."""
+    return f"env-manager-{index}"
 
 
 def build_env_manager(
@@ -266,10 +273,10 @@ def build_env_manager(
     )
     teams, policies = {plan.behavior: plan.teams for plan in plans if plan.teams}, {plan.behavior: plan.policy for plan in plans}
     manager = EnvManager(
-        run.managers[index], env, sources, sinks, {b: new() for b, new in policies.items()}, {p.behavior: p.settings.time_horizon for p in plans},
+        manager_name(index), env, sources, sinks, {b: new() for b, new in policies.items()}, {p.behavior: p.settings.time_horizon for p in plans},
         seed_branch(run.seed, "env_manager", index, *([incarnation] if incarnation else [])), ship_early=not run.lock_step,
         incarnation=incarnation, should_stop=should_stop, epochs=epochs,
-        stage=None if orders is None else Stage(orders, Matches(teams, run.num_envs) if teams else None, {b: policies[b] for b in teams}, len(run.managers) == 1),
+        stage=None if orders is None else Stage(orders, Matches(teams, run.num_envs) if teams else None, {b: policies[b] for b in teams}, max(len(run.managers), run.most_managers) == 1),
     )
     if state is not None:
         manager.load_state(state)

@@ -23,12 +23,12 @@ from raytrain.checks import check_memory, check_name_early, check_networks, env_
 from raytrain.config import check_behaviors, load_config
 from raytrain.config_text import summary_rows, to_yaml
 from raytrain.console import Console
-from raytrain.controller import Controller
+from raytrain.controller import Controller, Fleet
 from raytrain.errors import RunFault
 from raytrain.judge import make_judge
 from raytrain.outcome import Outcome
 from raytrain.parameter_settings import made_parameters
-from raytrain.plan import Plan, Start
+from raytrain.plan import Plan, Start, manager_name
 from raytrain.recovery import Recovery
 from raytrain.resume import changed_settings, flat, initial_snapshot, starts_of
 from raytrain.run_folder import RunFolder, has_checkpoint
@@ -127,6 +127,9 @@ def execute(config: RunConfig, local: bool, callbacks: Callbacks, console: Conso
 
         connection = cluster.connect(config.distributed.address)
         place = connection.description
+        if config.distributed.follows_cluster:
+            config = config.model_copy(update={"distributed": config.distributed.fitted(cluster.fitting(len(fits), config.distributed))})
+            fits = plans_of(config, found, import_dirs)
     try:
         return _run(config, local, fits, place, callbacks, console, command, started_at, unused)
     finally:
@@ -186,7 +189,9 @@ def _control(plans, backend, resumed, config, folder, store, callbacks, console,
     each = {behavior: [*own, gauges] for behavior, own in writers.items()}
     judge = make_judge(config.evaluation, plans, store, console, writers, local)
     recovery = None if local else Recovery(plans, store, writers, stop, partial(_beginning, config, plans))
-    controller = controlled_by(plans, backend, folder, store, console, callbacks, each, stop, resumed, judge, recovery)
+    spread = config.distributed
+    fleet = None if plans[0].lock_step else Fleet(spread.count, max(spread.most, spread.count), spread.follows_cluster)
+    controller = controlled_by(plans, backend, folder, store, console, callbacks, each, stop, resumed, judge, recovery, config.checkpoint_settings.interval_s, fleet)
     try:
         outcome, trees = controller.run()
     except RunFault as fault:
@@ -230,10 +235,10 @@ def plans_of(config: RunConfig, found: EnvProbe, import_dirs: tuple[str, ...]) -
             run_id=config.checkpoint_settings.run_id, behavior=behavior, spec=spec, settings=config.behaviors[behavior], env=config.env or "",
             env_kwargs=config.env_kwargs, env_options=env_options(config), num_envs=env.num_envs, stepping=env.stepping,
             step_timeout_s=env.step_timeout_s, import_dirs=import_dirs, seed=env.seed,
-            managers=tuple(f"env-manager-{i}" for i in range(spread.num_env_managers)), agents=env.num_envs * (len(found.agents[behavior]) or 1),
+            managers=tuple(map(manager_name, range(spread.count))), agents=env.num_envs * (len(found.agents[behavior]) or 1),
             max_policy_lag=config.policy_lag, lock_step=config.lock_step, trainer_threads=max(1, int(spread.trainer_cpus)),
             place=place, behaviors=len(found.behaviors), parameters=parameters, teams=teams.get(behavior, ()),
-            evaluation_interval=config.evaluation.interval if config.evaluation else None,
+            evaluation_interval=config.evaluation.interval if config.evaluation else None, most_managers=spread.most,
         )
         for place, (behavior, spec) in enumerate(found.behaviors.items())
     ]

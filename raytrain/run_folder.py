@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Mapping
 from datetime import datetime
@@ -11,13 +12,16 @@ from typing import Any, Self
 
 from raytrain.errors import RunFolderError
 from raytrain.files import FORBIDDEN, portable_name, replace_file, to_json
-from raytrain.run_lock import RunLock
+from raytrain.run_lock import RunLock, read_holder
 
 REPLACED = ".replaced"
 """Folder inside the results folder that keeps what ``--force`` moved aside. Nothing in it is ever read; delete it at will."""
 _CONFIGURATION = "configuration.yaml"
 _CHECKPOINTS = "checkpoints"
-_TAKEN_NAMES = {_CONFIGURATION, _CHECKPOINTS, "best", "latest", "logs", "lock", "lock.takeover", "status.json", "timers.json"}
+_SCALE = "scale.txt"
+_LOCK = "lock"
+_STATUS = "status.json"
+_TAKEN_NAMES = {_CONFIGURATION, _CHECKPOINTS, "best", "latest", "logs", _LOCK, "lock.takeover", _SCALE, _STATUS, "timers.json"}
 
 
 def holds_run(path: Path) -> bool:
@@ -38,6 +42,33 @@ def list_runs(results_dir: Path) -> list[str]:
     return sorted(p.name for p in results_dir.iterdir() if not p.name.startswith(".") and holds_run(p))
 
 
+def ask_for_managers(path: Path, count: int) -> int:
+    """Leave a request for this many env managers, which a run that is going takes up within seconds.
+
+    Returns:
+        How many there may be at most.
+
+    Raises:
+        RunFolderError: no such run, it is not going, or it cannot have so many.
+    """
+    if not holds_run(path):
+        raise RunFolderError(f"Expected the folder of a run, found none at {path}. Runs there: {', '.join(list_runs(path.absolute().parent)) or 'none'}.")
+    holder = read_holder(path / _LOCK)
+    if holder is None or holder.is_dead():
+        raise RunFolderError(f"Expected a run that is going, and {path} is not. Set distributed.num_env_managers when it is resumed.")
+    status = json.loads((path / _STATUS).read_text(encoding="utf-8"))
+    most = status["most_env_managers"]
+    if most is None:
+        raise RunFolderError(f"{path} runs in lock-step, where what is learnt depends on the number of env managers: it cannot change while it goes.")
+    if not 1 <= count <= most:
+        raise RunFolderError(
+            f"Expected 1 to {most} env managers for {path}, received {count}. The most is set at the start, by distributed.max_env_managers: to have "
+            "more, interrupt the run (it saves) and resume it with that key."
+        )
+    replace_file(path / _SCALE, f"{count}\n".encode())
+    return most
+
+
 class RunFolder:
     """The folder of one run, locked by this process.
 
@@ -51,7 +82,7 @@ class RunFolder:
     def __init__(self, path: Path) -> None:
         self.path = path
         self.messages: list[str] = []
-        self._lock = RunLock(path / "lock")
+        self._lock = RunLock(path / _LOCK)
 
     @classmethod
     def check(cls, results_dir: str | Path, run_id: str, resume: bool = False, force: bool = False) -> RunFolder:
@@ -159,7 +190,17 @@ class RunFolder:
             ValueError, TypeError: `status` is not JSON (NaN included).
             OSError: the disk refuses; the former file is untouched.
         """
-        replace_file(self.path / "status.json", to_json(status, "status"), synced=False)
+        replace_file(self.path / _STATUS, to_json(status, "status"), synced=False)
+
+    def take_request(self) -> int | None:
+        """How many env managers were asked for since the last call (`ask_for_managers`)."""
+        path = self.path / _SCALE
+        try:
+            count = int(path.read_text(encoding="utf-8"))
+            path.unlink()
+        except (OSError, ValueError):
+            return None
+        return count
 
     def behavior_path(self, name: str) -> Path:
         """Folder for what a behavior leaves (event files, metrics); made if missing. Its name is portable."""
@@ -174,7 +215,7 @@ class RunFolder:
         self._lock.refuse_if_taken()
         if not self.path.exists() or holds_run(self.path):
             return
-        foreign = sorted({p.name for p in self.path.iterdir()} - {"lock", "lock.takeover"})
+        foreign = sorted({p.name for p in self.path.iterdir()} - {_LOCK, "lock.takeover"})
         if foreign:
             raise RunFolderError(
                 f"{self.path} is not the folder of a run: it has no {_CONFIGURATION} and no {_CHECKPOINTS}, but {foreign[0]!r}"
@@ -183,7 +224,7 @@ class RunFolder:
 
     def _move_aside(self) -> None:
         """Lock the old run, then move its folder away, lock and all."""
-        old = RunLock(self.path / "lock")
+        old = RunLock(self.path / _LOCK)
         message = old.acquire()
         aside = self.path.parent / REPLACED / f"{self.path.name}-{datetime.now():%Y%m%dT%H%M%S.%f}"
         try:
@@ -192,7 +233,7 @@ class RunFolder:
         except BaseException:
             old.release()
             raise
-        old.path = aside / "lock"
+        old.path = aside / _LOCK
         old.release()
         self.messages += [] if message is None else [message]
         self.messages.append(f"The former run is now in {aside}; delete it if you do not need it.")

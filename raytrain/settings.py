@@ -67,8 +67,11 @@ class EnvSettings(Settings):
 class DistributedSettings(Settings):
     """How the run is spread over processes and machines."""
 
-    num_env_managers: PositiveInt = 1
-    """Processes that step environments."""
+    num_env_managers: PositiveInt | Literal["auto"] = 1
+    """Processes that step environments; auto: as many as the cluster has room for, also when it grows or shrinks while the run goes on."""
+    max_env_managers: PositiveInt | None = None
+    """Most of them that there may be later on, by ``auto`` or ``raytrain scale``; ``null`` is num_env_managers, and with auto twice what fits at the
+    start."""
     max_policy_lag: NonNegativeInt = 1
     """Most policy versions by which collected steps may trail the update that uses them; 0 is strictly on-policy."""
     env_manager_cpus: NonNegativeFloat = 1.0
@@ -79,6 +82,40 @@ class DistributedSettings(Settings):
     """GPUs that each trainer claims."""
     address: Text | None = None
     """Ray cluster to join, host:port or auto; ``null`` uses RAY_ADDRESS, a cluster on this machine, or a private one."""
+
+    @model_validator(mode="after")
+    def _room_for_all(self) -> DistributedSettings:
+        if self.max_env_managers is not None and self.num_env_managers != "auto" and self.max_env_managers < self.num_env_managers:
+            raise contradiction(
+                "max_env_managers", "num_env_managers",
+                f"expected max_env_managers of at least num_env_managers={self.num_env_managers}, received {self.max_env_managers}",
+            )
+        return self
+
+    _fitting: int | None = PrivateAttr(default=None)
+
+    def fitted(self, fitting: int) -> DistributedSettings:
+        """The same for a cluster that has room for `fitting` env managers."""
+        copy = self.model_copy()
+        copy._fitting = max(1, fitting)
+        return copy
+
+    @property
+    def count(self) -> int:
+        """Env managers at the start; 1 with ``auto`` as long as no cluster was looked at."""
+        if self.num_env_managers != "auto":
+            return self.num_env_managers
+        return min(self._fitting or 1, self.max_env_managers or self._fitting or 1)
+
+    @property
+    def follows_cluster(self) -> bool:
+        """Whether there are to be as many env managers as there is room for."""
+        return self.num_env_managers == "auto"
+
+    @property
+    def most(self) -> int:
+        """Env managers that there may be later on."""
+        return self.max_env_managers or (2 * self.count if self.follows_cluster and self._fitting else self.count)
 
     @field_validator("address")
     @classmethod
@@ -103,6 +140,8 @@ class CheckpointSettings(Settings):
     """Continue the run of this id."""
     force: Flag = False
     """Start anew although a run of this id exists; its folder is replaced."""
+    interval_s: PositiveFloat | None = None
+    """Seconds between checkpoints, besides those of each behavior's ``checkpoint_interval``."""
     initialize_from: Text | None = None
     """Run id or folder whose weights a new run starts from."""
 
