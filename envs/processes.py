@@ -148,7 +148,7 @@ class ProcessWorkers:
             del self._ending[slot]
             try:
                 self._processes[slot] = self._started(slot, ending.theirs)
-            except OSError as error:  # no memory or no file left
+            except (OSError, EOFError) as error:  # no memory or no file left, or the fork server has just been killed
                 faults.append((slot, self._epochs[slot], EnvFault(f"its process cannot be started anew: {error}", restartable=True)))
                 del self._busy[slot]
                 continue
