@@ -152,7 +152,7 @@ def agent_spaces(world: Any, agent: Any) -> tuple[spaces.Space, spaces.Space]:
     try:
         return world.observation_space(agent), world.action_space(agent)
     except (Exception, SystemExit) as error:
-        raise env_fault(error, f"asked for the spaces of agent {str(agent)!r}") from error
+        raise env_fault(error, f"asked for the spaces of agent {str(agent)!r}", restartable=False) from error
 
 
 def masked_in_info(world: Any, spec: WorldSpec, env: str) -> tuple[str, ...]:
@@ -170,7 +170,7 @@ def masked_in_info(world: Any, spec: WorldSpec, env: str) -> tuple[str, ...]:
         infos = result[1] if is_parallel_world(world) else world.infos
         return tuple(name for name in unknown if any(mask_in(infos.get(ids[agent])) is not None for agent in spec.agents[name]))
     except (Exception, SystemExit) as error:
-        raise env_fault(error, "in reset()") from error
+        raise env_fault(error, "in reset()", restartable=False) from error
 
 
 def _difference(

@@ -25,6 +25,9 @@ class EnvFault(RuntimeError):
         step: calls to ``step`` in this episode, counted from 1; 0 at a reset.
         last_action: the environment-space action of that step as plain numbers; None at a reset.
         user_traceback: traceback text of the user's exception without the frames of this package, or ``""``.
+        restartable: a fresh start may help: the user's code raised, its process died, or a step blocked. Not where a value or a mask was
+            refused, parameters cannot be given, the environment could not be made in the first place, or a limit of restarts was hit.
+        remark: a sentence shown behind the place, or ``""``.
     """
 
     def __init__(
@@ -36,6 +39,8 @@ class EnvFault(RuntimeError):
         step: int | None = None,
         last_action: Any = None,
         user_traceback: str = "",
+        restartable: bool = False,
+        remark: str = "",
     ) -> None:
         super().__init__(message)
         self.message = message
@@ -44,11 +49,19 @@ class EnvFault(RuntimeError):
         self.step = step
         self.last_action = last_action
         self.user_traceback = user_traceback
+        self.restartable = restartable
+        self.remark = remark
 
     def located(self, env_index: int, episode: int | None, step: int | None, last_action: Any) -> EnvFault:
         """The same fault with the place where it happened."""
         return EnvFault(self.message, env_index=env_index, episode=episode, step=step, last_action=last_action,
-                        user_traceback=self.user_traceback)
+                        user_traceback=self.user_traceback, restartable=self.restartable, remark=self.remark)
+
+    def final(self, remark: str = "") -> EnvFault:
+        """The same fault as one that no restart follows, with a `remark` if there is one to make."""
+        fault = self.located(self.env_index, self.episode, self.step, self.last_action)
+        fault.restartable, fault.remark = False, remark or self.remark
+        return fault
 
     def __reduce__(self) -> tuple[Any, ...]:
         # Exceptions pickle as type(*args); keyword arguments need the state, which is copied into __dict__.
@@ -63,6 +76,8 @@ class EnvFault(RuntimeError):
             if self.last_action is not None:
                 where += f", last action {self.last_action}"
             lines.append(where)
+        if self.remark:
+            lines.append(self.remark)
         if self.user_traceback:
             lines.append(self.user_traceback.rstrip())
         return "\n".join(lines)
@@ -93,7 +108,8 @@ class BatchedEnv(Protocol):
         Returns an empty dict when nothing became ready in time, or when no environment is busy or has news.
 
         Raises:
-            EnvFault: an environment raised, died, or produced a non-finite value; says which, at which episode and step.
+            EnvFault: an environment raised, died, blocked, or produced a non-finite value; says which, at which episode and step. One
+                that is started anew by itself raises nothing.
         """
 
     def act(self, behavior: str, agent_id: np.ndarray, actions: Actions) -> None:
@@ -130,6 +146,12 @@ class BatchedEnv(Protocol):
 
         An episode's end and the next first decision may come in one message; to know the lesson of what ended, remember it from
         the message that brought the episode's first decision.
+        """
+
+    def take_restarts(self) -> list[EnvFault]:
+        """Faults of environments that were started anew since the last call, with their places; see `Steps.lost` for their agents.
+
+        Always empty where single environments are not restarted: without restart limits, and unless each has a process.
         """
 
     def close(self) -> None:

@@ -10,6 +10,7 @@ import numpy as np
 
 from envs.base import EnvFault
 from envs.randomization import ParameterError, Samplers, draw
+from envs.restarts import RestartCounter, RestartLimits
 from envs.seeding import env_seeds
 from envs.single_env import Command, Outcome, Reset, WithParameters, plain_action
 from envs.specs import (
@@ -23,6 +24,7 @@ from envs.specs import (
     no_terminal_steps,
     to_env_actions,
 )
+from envs.step_record import Place
 
 
 class Workers(Protocol):
@@ -37,8 +39,11 @@ class Workers(Protocol):
     name: str
     spec: BehaviorSpec
 
-    def request(self, slot: int, epoch: int, command: Command) -> None:
-        """Let copy `slot` do `command`; `epoch` comes back with the outcome."""
+    def request(self, slot: int, epoch: int, command: Command, place: Place) -> None:
+        """Let copy `slot` do `command`; `epoch` comes back with the outcome. `place` is what a `StepRecord` says of it meanwhile."""
+
+    def restart(self, slot: int) -> None:
+        """Replace copy `slot` by a new one, which does what is requested from now on; only called where `stepping` is ``"processes"``."""
 
     def collect(self, timeout_s: float) -> list[tuple[int, int, Outcome | EnvFault]]:
         """(slot, epoch, outcome) of the commands that are done; waits for at least one, up to `timeout_s`."""
@@ -53,6 +58,9 @@ class CopiesEnv:
     A message holds whichever copies are ready, in the order of their slots; with `wait_for_all` a message comes only when
     every busy copy is ready, so that its content does not depend on timing. An episode's end and the first decision
     of the next episode arrive in the same message. The arrays of a message are written again by the next `poll`.
+
+    With `restart_limits` (of each copy), a copy with a process of its own is started anew after a fault that is `restartable`; the
+    others go on meanwhile. It continues its seed stream: the broken episode counts as begun, and its seeds are never used again.
     """
 
     def __init__(
@@ -63,6 +71,7 @@ class CopiesEnv:
         first_env_index: int = 0,
         wait_for_all: bool = False,
         step_timeout_s: float | None = None,
+        restart_limits: RestartLimits | None = None,
     ) -> None:
         spec = workers.spec
         self.behaviors = {workers.name: spec}
@@ -73,13 +82,17 @@ class CopiesEnv:
         self._wait_for_all, self._step_timeout_s = wait_for_all, step_timeout_s
         self._num_envs = num_envs
         self._epoch = 0
-        self._seeded = False
+        self._seeded = np.zeros(num_envs, bool)
         self._episodes_begun = np.zeros(num_envs, np.int64)
         self._step = np.zeros(num_envs, np.int64)
         self._last_action: list[Any] = [None] * num_envs
         self._busy_since: dict[int, float] = {}
         self._held: dict[int, Outcome] = {}
         self._fault: EnvFault | None = None
+        can_restart = restart_limits is not None and workers.stepping == "processes"
+        self._counters = [RestartCounter(restart_limits) for _ in range(num_envs)] if can_restart else None
+        self._restarted: list[EnvFault] = []
+        self._lost: dict[str, list[int]] = {}  # behavior -> agents whose loss has not been delivered
         self._awaiting = np.zeros(num_envs, bool)
         self._in_flight = np.zeros(num_envs, bool)
         self._obs = {o.name: np.empty((num_envs, *o.shape), o.dtype) for o in spec.observations}
@@ -98,20 +111,17 @@ class CopiesEnv:
         self._epoch += 1
         self._held.clear()
         self._busy_since.clear()
+        self._lost.clear()
         self._awaiting[:] = False
         self._in_flight[:] = False
         self._must_give[:] = bool(self._samplers)  # a step that the reset replaces may have carried them
         for slot in range(self._num_envs):
-            seeds = None
-            if not self._seeded:
-                seeds = env_seeds(self._seed, self._first_env_index + slot, int(self._episodes_begun[slot]))
-            self._begin(slot, Reset(seeds))
-        self._seeded = True
+            self._begin_reset(slot)
 
     def poll(self, timeout_s: float) -> dict[str, Steps]:
         """See `BatchedEnv.poll`."""
         deadline = time.monotonic() + timeout_s
-        while self._busy_since and self._fault is None and (self._wait_for_all or not self._held):
+        while self._busy_since and self._fault is None and (self._wait_for_all or not (self._held or self._lost)):
             remaining_s = deadline - time.monotonic()
             self._collect(max(0.0, remaining_s))
             if remaining_s <= 0:
@@ -119,7 +129,7 @@ class CopiesEnv:
         if self._fault is not None:
             fault, self._fault = self._fault, None
             raise fault
-        if not self._held or (self._wait_for_all and self._busy_since):
+        if not (self._held or self._lost) or (self._wait_for_all and self._busy_since):
             return {}
         slots = sorted(self._held)
         outcomes = [self._held[slot] for slot in slots]
@@ -167,12 +177,27 @@ class CopiesEnv:
             began = slots[first]
             self._lesson[began] = self._given[began]
 
+    def take_restarts(self) -> list[EnvFault]:
+        """See `BatchedEnv.take_restarts`."""
+        restarted, self._restarted = self._restarted, []
+        return restarted
+
     def close(self) -> None:
         """Close every copy."""
         self._workers.close()
 
+    def _begin_reset(self, slot: int) -> None:
+        """Begin an episode; the first one of a copy is seeded."""
+        seeds = None
+        if not self._seeded[slot]:
+            seeds = env_seeds(self._seed, self._first_env_index + slot, int(self._episodes_begun[slot]))
+            self._seeded[slot] = True
+        self._begin(slot, Reset(seeds))
+
     def _begin(self, slot: int, command: Reset | EnvAction) -> None:
+        episode = int(self._episodes_begun[slot]) - 1
         if isinstance(command, Reset):
+            episode += 1
             self._step[slot] = 0
             self._last_action[slot] = None
             self._busy_since[slot] = math.inf  # a first reset may take as long as it likes (a simulator that starts)
@@ -180,7 +205,8 @@ class CopiesEnv:
             self._step[slot] += 1
             self._last_action[slot] = command
             self._busy_since[slot] = time.monotonic()
-        self._workers.request(slot, self._epoch, self._with_parameters(slot, command) if self._must_give[slot] else command)
+        place = episode, int(self._step[slot]), self._last_action[slot]
+        self._workers.request(slot, self._epoch, self._with_parameters(slot, command) if self._must_give[slot] else command, place)
 
     def _with_parameters(self, slot: int, command: Reset | EnvAction) -> Command:
         """`command` with what the copy's next episode is given. It goes ahead with an earlier step, since copies reset themselves."""
@@ -195,7 +221,7 @@ class CopiesEnv:
             return command
 
     def _collect(self, timeout_s: float) -> None:
-        """Move what is ready into ``_held`` and the first failure into ``_fault``."""
+        """Move what is ready into ``_held``, and the first failure that no restart follows into ``_fault``."""
         limit_s = self._step_timeout_s
         if limit_s is not None:
             timeout_s = min(timeout_s, max(0.0, min(self._busy_since.values()) + limit_s - time.monotonic()))
@@ -204,7 +230,7 @@ class CopiesEnv:
                 continue
             del self._busy_since[slot]
             if isinstance(outcome, EnvFault):
-                self._fault = self._fault or self._located(slot, outcome)
+                self._failed(slot, outcome)
                 continue
             self._held[slot] = outcome
             if outcome.first:
@@ -219,12 +245,42 @@ class CopiesEnv:
         for slot, since in list(self._busy_since.items()):
             if now - since >= limit_s:
                 del self._busy_since[slot]
-                fault = EnvFault(f"step() has been blocked for {now - since:.1f} s; the limit is {limit_s} s (step_timeout_s)")
-                self._fault = self._fault or self._located(slot, fault)
+                text = f"step() has been blocked for {now - since:.1f} s; the limit is {limit_s} s (step_timeout_s)"
+                self._failed(slot, EnvFault(text, restartable=True))
+
+    def _failed(self, slot: int, fault: EnvFault) -> None:
+        """Start copy `slot` anew, or let the next `poll` raise `fault`."""
+        fault = self._located(slot, fault)
+        if self._counters is None or not fault.restartable:
+            self._fault = self._fault or fault
+            return
+        refusal = self._counters[slot].refusal()
+        if refusal:
+            self._fault = self._fault or fault.final(refusal)
+            return
+        self._restarted.append(fault)
+        if fault.step == 0:
+            self._episodes_begun[slot] += 1  # one that broke in its reset has not been counted yet
+        self._give_up(slot)
+        self._seeded[slot] = False
+        self._must_give[slot] = bool(self._samplers)
+        self._workers.restart(slot)
+        self._begin_reset(slot)
+
+    def _give_up(self, slot: int) -> None:
+        """Nothing of the running episode of copy `slot` comes any more: note whose it was."""
+        if self._in_flight[slot]:
+            self._lost.setdefault(self._name, []).append(slot)
+        self._awaiting[slot] = self._in_flight[slot] = False
+
+    def _take_lost(self, behavior: str) -> np.ndarray | None:
+        """See `Steps.lost`."""
+        lost = self._lost.pop(behavior, None)
+        return None if lost is None else np.sort(np.array(lost, np.int64))
 
     def _located(self, slot: int, fault: EnvFault) -> EnvFault:
         episode, step, action = int(self._episodes_begun[slot]) - 1, int(self._step[slot]), plain_action(self._last_action[slot])
-        if fault.step == 0:  # the reset before an episode: the first one, or the one that follows an end within a step
+        if fault.step == 0 or step == 0:  # the reset before an episode: the first one, or the one that follows an end within a step
             episode, step, action = episode + 1, 0, None
         return fault.located(self._first_env_index + slot, episode, step, action)
 
@@ -244,7 +300,7 @@ class CopiesEnv:
         resets = int(np.count_nonzero(first)) - len(ended)
         self._awaiting[slots] = True
         self._in_flight[slots] = False
-        return Steps(DecisionSteps(slots, obs, reward, first, mask), terminal, env_steps=n - resets)
+        return Steps(DecisionSteps(slots, obs, reward, first, mask), terminal, env_steps=n - resets, lost=self._take_lost(self._name))
 
     def _terminal(self, slots: np.ndarray, reward: np.ndarray, ended: list[Outcome]) -> TerminalSteps:
         return TerminalSteps(
@@ -257,5 +313,6 @@ class CopiesEnv:
 def gather(rows: list[np.ndarray], out: np.ndarray) -> np.ndarray:
     """Copy n arrays ``[*shape]`` of at least one axis into ``out [n, *shape]``, which is returned."""
     # One call instead of n assignments: a third of their time for short vectors.
-    np.concatenate(rows, out=out.reshape(-1, *out.shape[2:]))
+    if rows:
+        np.concatenate(rows, out=out.reshape(-1, *out.shape[2:]))
     return out

@@ -175,7 +175,7 @@ class EnvFactory:
             raise ValueError(f"{self.env}: {error}{self._install_hint()}") from error
         except Exception as error:
             self._raise_if_kwargs(error)
-            raise env_fault(error, f"while making {self.env}") from error
+            raise env_fault(error, f"while making {self.env}", restartable=False) from error
         if not isinstance(made, (gym.Env, VectorEnv)) and not is_agent_world(made):
             raise ValueError(
                 f"{self.env}: expected the factory to return a gymnasium.Env, gymnasium.vector.VectorEnv, or a ParallelEnv or "
@@ -274,14 +274,14 @@ def import_module(name: str, import_dirs: Sequence[str], env: str) -> ModuleType
         return importlib.import_module(name)
     except ModuleNotFoundError as error:
         if error.name is None or not f"{name}.".startswith(f"{error.name}."):
-            raise env_fault(error, f"while importing {name}") from error
+            raise env_fault(error, f"while importing {name}", restartable=False) from error
         searched = "\n  ".join(folders + [p or "." for p in path_before])
         raise ValueError(
             f"env: {env!r}: there is no module {error.name!r}. Put it beside the YAML file, or install the package that has it (pip install "
             f"{error.name.partition('.')[0]}, if it is called like its module). Searched:\n  {searched}"
         ) from None
     except Exception as error:
-        raise env_fault(error, f"while importing {name}") from error
+        raise env_fault(error, f"while importing {name}", restartable=False) from error
     finally:
         sys.path[:] = path_before + [folder for folder in folders if folder not in path_before]
 

@@ -14,11 +14,12 @@ _LIBRARIES = tuple({sysconfig.get_path(name) for name in ("purelib", "platlib", 
 _WORLDS = str(Path(__file__).with_name("toy"))  # toy.py and its siblings
 
 
-def env_fault(error: BaseException, doing: str) -> EnvFault:
+def env_fault(error: BaseException, doing: str, restartable: bool = True) -> EnvFault:
     """`error`, raised by a user's environment, as a fault without a place.
 
     Args:
         doing: what was going on, such as ``"in step()"``.
+        restartable: see `EnvFault`.
     """
     tb = _skip_own_frames(error.__traceback__)
     text = "".join(traceback.format_exception(type(error), error, tb))
@@ -27,7 +28,7 @@ def env_fault(error: BaseException, doing: str) -> EnvFault:
     frames = [f for f in traceback.extract_tb(tb) if not f.filename.startswith(_LIBRARIES)] or traceback.extract_tb(tb)
     if frames:
         message += f"\n  at {frames[-1].filename}:{frames[-1].lineno} ({frames[-1].name}), {doing}"
-    return EnvFault(message, user_traceback=text)
+    return EnvFault(message, user_traceback=text, restartable=restartable)
 
 
 def _skip_own_frames(tb: TracebackType | None) -> TracebackType | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
@@ -22,8 +23,10 @@ from envs.native import NativeVectorEnv
 from envs.opened import open_env
 from envs.pettingzoo_env import PettingZooEnv
 from envs.randomization import Samplers, check_takes_parameters
+from envs.restarts import RestartLimits
 from envs.spaces import behavior_spec
 from envs.specs import BehaviorSpec, EnvProbe
+from envs.step_record import StepRecord
 from envs.stepping import make_workers, measure
 from envs.vector_masks import vector_mask_method
 
@@ -50,6 +53,8 @@ def make_batched_env(
     groups: Groups = NO_GROUPS,
     own_generators: bool = False,
     lesson: int = 0,
+    restart_limits: RestartLimits | None = None,
+    record_path: Path | None = None,
 ) -> BatchedEnv:
     """`num_envs` environments behind the batched protocol.
 
@@ -75,6 +80,10 @@ def make_batched_env(
         lesson: tag of the episodes that begin with them.
         own_generators: no vector environment that draws from one generator for all, where there are single ones: what an environment
             draws then does not depend on when the others reset.
+        restart_limits: of each environment with a process of its own, which is then started anew after a fault that is `restartable`.
+            None: none is. With the other ways of stepping the fault is raised in any case.
+        record_path: file that says what each environment is doing (see `envs.step_record`), where a crash of one takes this process with it
+            or a hanging one blocks it: with every stepping but processes. None: no such file.
 
     Raises:
         ValueError: the configuration or a space is not usable.
@@ -87,11 +96,12 @@ def make_batched_env(
     if stepping == "auto":
         chosen = _choose(factory, num_envs, seed, tuple(parameters), own_generators and not factory.is_preprocessed_atari)
         if isinstance(chosen, VectorEnv):
-            return NativeVectorEnv(chosen, behavior_name(env, chosen), seed, first_env_index, masked)
+            record = None if record_path is None else StepRecord(record_path, num_envs)
+            return NativeVectorEnv(chosen, behavior_name(env, chosen), seed, first_env_index, masked, record)
         stepping = chosen
-    workers = make_workers(factory, num_envs, stepping, first_env_index)
+    workers = make_workers(factory, num_envs, stepping, first_env_index, record_path)
     kind = PettingZooEnv if isinstance(workers.spec, WorldSpec) else CopiesEnv
-    copies = kind(workers, num_envs, seed, first_env_index, wait_for_all, step_timeout_s)
+    copies = kind(workers, num_envs, seed, first_env_index, wait_for_all, step_timeout_s, restart_limits)
     if parameters:
         copies.set_parameters(parameters, lesson)
     return copies
@@ -193,6 +203,6 @@ def _gives_masks(made: gym.Env | VectorEnv) -> bool:
     try:
         result = made.reset()
     except (Exception, SystemExit) as error:
-        raise env_fault(error, "in reset()") from error
+        raise env_fault(error, "in reset()", restartable=False) from error
     # Anything that is no result of a reset is refused when the run resets, with its place.
     return isinstance(result, tuple) and len(result) == 2 and mask_in(result[1]) is not None

@@ -20,6 +20,7 @@ from envs.seeding import env_seeds
 from envs.single_env import plain_action
 from envs.spaces import behavior_spec
 from envs.specs import Actions, DecisionSteps, EnvAction, Observations, Steps, TerminalSteps, no_terminal_steps, to_env_actions
+from envs.step_record import StepRecord
 from envs.vector_masks import VectorMasks, row_of, vector_mask_method
 
 
@@ -42,8 +43,10 @@ class NativeVectorEnv:
 
     def __init__(
         self, env: VectorEnv, name: str, seed: np.random.SeedSequence, first_env_index: int = 0, masked: bool = False,
+        record: StepRecord | None = None,
     ) -> None:
         """`masked`: masks are in the infos; a method or an observation for them is found without being told."""
+        self._record = record
         self._env: VectorEnv | None = env
         self._name = name
         self._mode = _autoreset_mode(env, name)
@@ -147,6 +150,10 @@ class NativeVectorEnv:
         """Zeros: without parameters there is one lesson."""
         return np.zeros(self._n, np.int64)
 
+    def take_restarts(self) -> list[EnvFault]:
+        """None: single environments of a vector environment cannot be started anew."""
+        return []
+
     def close(self) -> None:
         """Close the vector environment and let go of it: the threads of some end only with the object."""
         env, self._env = self._env, None
@@ -154,10 +161,15 @@ class NativeVectorEnv:
             env.close()
 
     def _reset_all(self) -> Steps:
+        if self._record is not None:
+            self._record.note_all(self._episodes_begun, np.zeros(self._n, np.int64), None)
         try:
             obs, infos = self._env.reset(seed=None if self._seeded else self._first_seeds())
         except (Exception, SystemExit) as error:
             raise env_fault(error, "in reset() of the vector environment") from error
+        finally:
+            if self._record is not None:
+                self._record.clear_all()
         self._must_reset, self._started, self._seeded = False, True, True
         self._begin_episodes(self._ids)
         self._read(obs, self._obs)
@@ -175,10 +187,15 @@ class NativeVectorEnv:
         return env_seeds(self._seed, self._first_env_index, int(self._episodes_begun.sum())).reset
 
     def _step_all(self) -> Steps:
+        if self._record is not None:
+            self._note_step()
         try:
             obs, reward, terminated, truncated, infos = self._env.step(self._batch() if self._is_hybrid else self._actions)
         except (Exception, SystemExit) as error:
             raise env_fault(error, f"in vector step {self._vector_steps + 1}") from error
+        finally:
+            if self._record is not None:
+                self._record.clear_all()
         self._vector_steps += 1
         self._in_flight = 0
         self._read(obs, self._obs)
@@ -196,6 +213,14 @@ class NativeVectorEnv:
         if self._mode is AutoresetMode.DISABLED:
             self._reset_some(is_end)
         return Steps(self._all_decide(is_end), terminal, env_steps=self._n)
+
+    def _note_step(self) -> None:
+        """Every environment is about to step, but for those that only reset."""
+        episodes, steps = self._episodes_begun - 1, self._vector_steps + 1 - self._began_at
+        if self._resetting is not None:
+            episodes[self._resetting] += 1
+            steps[self._resetting] = 0
+        self._record.note_all(episodes, steps, self._actions)
 
     def _batch(self) -> EnvAction:
         """The hybrid actions of all environments as Gymnasium batches them: the space's tuple or dict, with arrays ``[n, …]`` in it."""
@@ -263,10 +288,16 @@ class NativeVectorEnv:
         return last, mask
 
     def _reset_some(self, which: np.ndarray) -> None:
+        if self._record is not None:
+            for slot in which.nonzero()[0].tolist():
+                self._record.note(slot, int(self._episodes_begun[slot]) - 1, 0, None)
         try:
             obs, infos = self._env.reset(options={"reset_mask": which.copy()})
         except (Exception, SystemExit) as error:
             raise env_fault(error, f"in reset(options={{'reset_mask': ...}}) after vector step {self._vector_steps}") from error
+        finally:
+            if self._record is not None:
+                self._record.clear_all()
         begun, mask = self._reader.empty(self._n), self._mask
         self._read(obs, begun)
         for name, array in self._obs.items():

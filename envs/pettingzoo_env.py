@@ -11,6 +11,7 @@ from envs.agent_behaviors import WorldSpec
 from envs.agent_episode import AgentDecision, AgentEnd
 from envs.agent_world import WorldOutcome
 from envs.copies import CopiesEnv, Workers, gather
+from envs.restarts import RestartLimits
 from envs.specs import (
     Actions,
     BehaviorSpec,
@@ -29,25 +30,35 @@ class _Lane:
 
     Attributes:
         waiting: bool ``[slots]``: a decision was delivered and not answered yet.
+        running: bool ``[slots]``: an episode's first decision was delivered, and no end since.
+        episodes_before: int64 ``[copies]``: episodes that earlier worlds of a copy that was started anew have counted, which come on top of
+            those of its present one.
         group_id: int64 ``[slots]``, see `envs.specs.DecisionSteps`; None without groups.
     """
 
-    def __init__(self, spec: BehaviorSpec, agents: Sequence[str], num_envs: int, groups: Mapping[str, str]) -> None:
+    def __init__(
+        self, spec: BehaviorSpec, agents: Sequence[str], num_envs: int, groups: Mapping[str, str], episodes_before: np.ndarray
+    ) -> None:
         self.spec = spec
         self.agents = tuple(agents)
         self.num_slots = num_envs * len(agents)
         self.group_id = _group_ids(agents, num_envs, groups) if spec.grouped else None
         self.waiting = np.zeros(self.num_slots, bool)
+        self.running = np.zeros(self.num_slots, bool)
+        self.episodes_before = episodes_before
         self._obs = {o.name: np.empty((self.num_slots, *o.shape), o.dtype) for o in spec.observations}
         self._no_terminal = no_terminal_steps(spec)
 
     def steps(
-        self, decisions: list[tuple[int, AgentDecision]], ends: list[tuple[int, AgentEnd]], env_steps: int, group_returns: list[tuple[int, float]]
+        self, decisions: list[tuple[int, AgentDecision]], ends: list[tuple[int, AgentEnd]], env_steps: int,
+        group_returns: list[tuple[int, float]], lost: np.ndarray | None,
     ) -> Steps:
-        """The message of agents, given as (slot, what it sees), and of groups that ended, as (id, return)."""
+        """The message of agents, given as (slot, what it sees), of groups that ended, as (id, return), and of agents that are lost."""
         slots, seen = np.array([slot for slot, _ in decisions], np.int64), [decision for _, decision in decisions]
         n = len(seen)
-        self.waiting[slots] = True
+        if ends:
+            self.running[[slot for slot, _ in ends]] = False
+        self.waiting[slots] = self.running[slots] = True
         obs = {name: gather([d.obs[name] for d in seen], array[:n]) if seen else array[:0] for name, array in self._obs.items()}
         decision_steps = DecisionSteps(
             slots, obs, np.array([d.reward for d in seen], np.float32),
@@ -56,7 +67,14 @@ class _Lane:
         if group_returns:
             terminal = replace(
                 terminal, group_return=np.array([total for _, total in group_returns]), group_return_id=np.array([one for one, _ in group_returns], np.int64))
-        return Steps(decision_steps, terminal, env_steps)
+        return Steps(decision_steps, terminal, env_steps, lost)
+
+    def give_up(self, copy: int) -> list[int]:
+        """Forget the agents of a copy; returns the slots of those that were in an episode."""
+        own = slice(copy * len(self.agents), (copy + 1) * len(self.agents))
+        lost = own.start + np.flatnonzero(self.running[own])
+        self.waiting[own] = self.running[own] = False
+        return lost.tolist()
 
     def _terminal(self, ends: list[tuple[int, AgentEnd]]) -> TerminalSteps:
         slots, seen = np.array([slot for slot, _ in ends], np.int64), [end for _, end in ends]
@@ -74,9 +92,10 @@ class _Lane:
         """The columns that decisions and ends have in common."""
         if self.group_id is None:
             return {}
+        episodes = np.array([s.world_episode for s in seen], np.int64) + self.episodes_before[slots // len(self.agents)]
         return {
             "group_id": self.group_id[slots], "group_reward": np.array([s.group_reward for s in seen], np.float32),
-            "env_step": np.array([s.env_step for s in seen], np.int64), "world_episode": np.array([s.world_episode for s in seen], np.int64),
+            "env_step": np.array([s.env_step for s in seen], np.int64), "world_episode": episodes,
         }
 
     def _masks(self, seen: Sequence[AgentDecision | AgentEnd]) -> np.ndarray | None:
@@ -109,11 +128,14 @@ class PettingZooEnv(CopiesEnv):
         first_env_index: int = 0,
         wait_for_all: bool = False,
         step_timeout_s: float | None = None,
+        restart_limits: RestartLimits | None = None,
     ) -> None:
-        super().__init__(workers, num_envs, seed, first_env_index, wait_for_all, step_timeout_s)
+        super().__init__(workers, num_envs, seed, first_env_index, wait_for_all, step_timeout_s, restart_limits)
         spec: WorldSpec = workers.spec
         self.behaviors, self.agents = dict(spec.behaviors), dict(spec.agents)
-        self._lanes = {name: _Lane(behavior, spec.agents[name], num_envs, spec.groups) for name, behavior in spec.behaviors.items()}
+        self._episodes_before = np.zeros(num_envs, np.int64)
+        self._lanes = {name: _Lane(behavior, spec.agents[name], num_envs, spec.groups, self._episodes_before)
+                       for name, behavior in spec.behaviors.items()}
         self._groups = list(dict.fromkeys(spec.groups.values()))
         self._sharing = {  # group -> behaviors with agents of it
             group: [name for name, own in spec.agents.items() if any(spec.groups.get(agent) == group for agent in own)]
@@ -123,6 +145,7 @@ class PettingZooEnv(CopiesEnv):
         self._place = {  # agent -> its behavior, its index in it, how many agents the behavior has in a world
             agent: (name, index, len(lane.agents)) for name, lane in self._lanes.items() for index, agent in enumerate(lane.agents)}
         self.episodes = np.full(num_envs, -1, np.int64)
+        self._world_episode = [-1] * num_envs  # the newest one that each copy's present world has counted
         self._needed = [0] * num_envs  # actions that the copy waits for
         self._answers: list[dict[str, EnvAction]] = [{} for _ in range(num_envs)]
         self._stepping: dict[int, int] = {}  # copy -> agents whose actions it does now
@@ -134,7 +157,7 @@ class PettingZooEnv(CopiesEnv):
         for given in self._answers:
             given.clear()
         for lane in self._lanes.values():
-            lane.waiting[:] = False
+            lane.waiting[:] = lane.running[:] = False
         self.episodes[:] = -1
         super().reset()
 
@@ -169,6 +192,17 @@ class PettingZooEnv(CopiesEnv):
         """See `BatchedEnv.lesson_of`; agents have that of their world."""
         return np.repeat(super().lesson_of(behavior), len(self.agents[behavior]))
 
+    def _give_up(self, slot: int) -> None:
+        for name, lane in self._lanes.items():
+            if lost := lane.give_up(slot):
+                self._lost.setdefault(name, []).extend(lost)
+        self._stepping.pop(slot, None)
+        self._needed[slot] = 0
+        self._answers[slot] = {}
+        # Episodes of team-mates are told apart by this number, so that it goes on where the new world begins at 0.
+        self._episodes_before[slot] += self._world_episode[slot] + 1
+        self._world_episode[slot] = -1
+
     def _message(self, slots: np.ndarray, outcomes: list[WorldOutcome]) -> dict[str, Steps]:
         first = np.array([outcome.first for outcome in outcomes])
         self._note_lessons(slots, first)
@@ -178,6 +212,7 @@ class PettingZooEnv(CopiesEnv):
         for copy, outcome in zip(slots.tolist(), outcomes, strict=True):
             self._stepping.pop(copy, None)
             self._needed[copy] = len(outcome.decisions)
+            self._world_episode[copy] = outcome.decisions[0].world_episode
             for steps, lists in ((outcome.decisions, decisions), (outcome.ends, ends)):
                 for step in steps:
                     name, index, width = self._place[step.agent]
@@ -190,8 +225,9 @@ class PettingZooEnv(CopiesEnv):
         env_steps = sum(outcome.steps for outcome in outcomes)
         message = {}
         for name, lane in self._lanes.items():
-            if decisions[name] or ends[name] or group_returns[name]:
-                message[name] = lane.steps(decisions[name], ends[name], 0 if message else env_steps, group_returns[name])
+            lost = self._take_lost(name)
+            if decisions[name] or ends[name] or group_returns[name] or lost is not None:
+                message[name] = lane.steps(decisions[name], ends[name], 0 if message else env_steps, group_returns[name], lost)
         return message
 
 

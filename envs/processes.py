@@ -10,6 +10,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from dataclasses import dataclass
 from multiprocessing import connection
 from multiprocessing.connection import Connection
 from typing import Any
@@ -19,10 +20,25 @@ from envs.factories import EnvFactory
 from envs.faults import env_fault
 from envs.opened import open_env
 from envs.single_env import Command, Outcome
+from envs.step_record import Place
 
 CLOSE_TIMEOUT_S = 2.0
 EXIT_CODE_TIMEOUT_S = 5.0
 _hiding = threading.Lock()
+
+
+@dataclass(slots=True)
+class _Ending:
+    """A process that has to end before the next one of its copy starts.
+
+    Attributes:
+        theirs: the next one's end of the pipe; commands wait in the pipe meanwhile.
+        deadline: when patience ends (monotonic seconds): with its closing, then, once `killed`, with its death.
+    """
+
+    theirs: Connection
+    deadline: float
+    killed: bool
 
 
 class ProcessWorkers:
@@ -40,18 +56,22 @@ class ProcessWorkers:
         context = multiprocessing.get_context(start_method)
         if start_method == "forkserver":
             context.set_forkserver_preload(["numpy", "gymnasium"])
+        self._context, self._factory, self._first_env_index = context, factory, first_env_index
         self._pipes: list[Connection] = []
         self._processes: list[Any] = []
         self._epochs = [0] * num_envs
         self._busy: dict[int, int] = {}  # slot -> commands without an answer
+        self._ending: dict[int, _Ending] = {}  # slot -> its old process, which is still in `_processes`
+        self._starting: set[int] = set()  # slots whose new process has not made its environment yet
         try:
-            with _main_module_hidden():
-                for slot in range(num_envs):
-                    self._start(context, factory, f"env-{first_env_index + slot}")
+            for slot in range(num_envs):
+                ours, theirs = context.Pipe()
+                self._pipes.append(ours)
+                self._processes.append(self._started(slot, theirs))
             answers = [self._receive(slot) for slot in range(num_envs)]
             for slot, answer in enumerate(answers):
                 if isinstance(answer, EnvFault):
-                    raise answer.located(first_env_index + slot, None, None, None)
+                    raise answer.located(first_env_index + slot, None, None, None).final()
                 if isinstance(answer, BaseException):
                     raise answer
         except BaseException:
@@ -59,33 +79,92 @@ class ProcessWorkers:
             raise
         self.name, self.spec = answers[0]
 
-    def _start(self, context: Any, factory: EnvFactory, name: str) -> None:
-        ours, theirs = context.Pipe()
-        process = context.Process(target=_work, args=(theirs, factory), daemon=True, name=name)
-        process.start()
-        theirs.close()
-        self._pipes.append(ours)
-        self._processes.append(process)
+    def _started(self, slot: int, theirs: Connection) -> Any:
+        """A new process of copy `slot`, which makes its environment and listens to `theirs`."""
+        try:
+            process = self._context.Process(
+                target=_work, args=(theirs, self._factory), daemon=True, name=f"env-{self._first_env_index + slot}")
+            with _main_module_hidden():
+                process.start()
+        finally:
+            theirs.close()
+        return process
 
-    def request(self, slot: int, epoch: int, command: Command) -> None:
-        """Send the command to copy `slot`; a dead one is reported by `collect`."""
+    def request(self, slot: int, epoch: int, command: Command, place: Place) -> None:
+        """Send the command to copy `slot`; a dead one is reported by `collect`. Its place is no use here: this process survives."""
         self._epochs[slot] = epoch
         self._busy[slot] = self._busy.get(slot, 0) + 1
         with contextlib.suppress(BrokenPipeError, ConnectionResetError):
             self._pipes[slot].send((epoch, command))
 
+    def restart(self, slot: int) -> None:
+        """End the process of copy `slot`, and forget what it was told; a new one gets the next `request`. Nothing is waited for here.
+
+        A process that has answered closes its environment and has `CLOSE_TIMEOUT_S` for it, so that nothing of it (a port, a simulator)
+        is in the way of the next; one that is in a step is killed. What the new one brings, or that it cannot be made, comes by `collect`.
+        """
+        hangs = self._busy.pop(slot, 0) > 0
+        if hangs:
+            self._processes[slot].kill()
+        else:
+            with contextlib.suppress(OSError):
+                self._pipes[slot].send(None)
+        self._pipes[slot].close()
+        self._starting.discard(slot)
+        self._pipes[slot], theirs = self._context.Pipe()
+        self._ending[slot] = _Ending(theirs, time.monotonic() + CLOSE_TIMEOUT_S, killed=hangs)
+
     def collect(self, timeout_s: float) -> list[tuple[int, int, Outcome | EnvFault]]:
-        """See `Workers.collect`; the death of a process is noticed at once."""
+        """See `Workers.collect`; the death of a process is noticed at once. Returns earlier, with nothing, when a copy is started anew."""
         # The sentinels too: a grandchild that inherited the pipe would keep it open after the death of the environment.
         waited: dict[Any, int] = {}
         for slot in self._busy:
-            waited[self._pipes[slot]] = slot
+            if slot not in self._ending:
+                waited[self._pipes[slot]] = slot
             waited[self._processes[slot].sentinel] = slot
+        if self._ending:
+            first = min(ending.deadline for ending in self._ending.values())
+            timeout_s = max(0.0, min(timeout_s, first - time.monotonic()))
         ready = {waited[item] for item in connection.wait(list(waited), timeout_s)}
-        return [(slot, *self._answer(slot)) for slot in sorted(ready)]
+        faults = self._renew(ready) if self._ending else []
+        answers = [(slot, *answer) for slot in sorted(ready) if (answer := self._answer(slot)) is not None]
+        return answers + faults
 
-    def _answer(self, slot: int) -> tuple[int, Outcome | EnvFault]:
+    def _renew(self, ready: set[int]) -> list[tuple[int, int, EnvFault]]:
+        """Start the new process of each copy whose old one has ended, and take it out of `ready`; returns those that cannot be started."""
+        faults, now = [], time.monotonic()
+        for slot, ending in list(self._ending.items()):
+            has_ended = slot in ready
+            ready.discard(slot)
+            if not has_ended and now < ending.deadline:
+                continue
+            old = self._processes[slot]
+            if not has_ended and not ending.killed:
+                old.kill()
+                self._ending[slot] = _Ending(ending.theirs, now + CLOSE_TIMEOUT_S, killed=True)
+                continue
+            if has_ended:
+                old.join(EXIT_CODE_TIMEOUT_S)
+            del self._ending[slot]
+            try:
+                self._processes[slot] = self._started(slot, ending.theirs)
+            except (OSError, EOFError) as error:  # no memory or no file left, or the fork server has just been killed
+                faults.append((slot, self._epochs[slot], EnvFault(f"its process cannot be started anew: {error}", restartable=True)))
+                del self._busy[slot]
+                continue
+            self._starting.add(slot)
+            with contextlib.suppress(ValueError):  # killed, and still not dead: left to the system
+                old.close()
+        return faults
+
+    def _answer(self, slot: int) -> tuple[int, Outcome | EnvFault] | None:
+        """What copy `slot` says; None for the first word of a new process, after which it does what it was told."""
         answer = self._receive(slot)
+        if slot in self._starting:
+            self._starting.discard(slot)
+            if answer == (self.name, self.spec):
+                return None
+            answer = _not_made(answer)
         if isinstance(answer, EnvFault):
             del self._busy[slot]
             return self._epochs[slot], answer
@@ -101,10 +180,10 @@ class ProcessWorkers:
             connection.wait([pipe, process.sentinel])
             if pipe.poll():
                 return pipe.recv()
-        except (EOFError, ConnectionResetError):
+        except (EOFError, OSError):  # also in the middle of an answer
             pass
         process.join(EXIT_CODE_TIMEOUT_S)
-        return EnvFault(f"the process of the environment (pid {process.pid}) died: {_how(process.exitcode)}")
+        return EnvFault(f"the process of the environment (pid {process.pid}) died: {_how(process.exitcode)}", restartable=True)
 
     def close(self) -> None:
         """Let every process close its environment; those that are still in a step after `CLOSE_TIMEOUT_S` are killed."""
@@ -119,6 +198,20 @@ class ProcessWorkers:
                 process.join(CLOSE_TIMEOUT_S)
         for pipe in self._pipes:
             pipe.close()
+        for ending in self._ending.values():
+            ending.theirs.close()
+        self._ending.clear()
+
+
+def _not_made(answer: Any) -> EnvFault:
+    """Why a new process has no environment, from its first word: what could be made once may be made another time."""
+    if isinstance(answer, EnvFault):
+        answer.restartable = True
+        return answer
+    if isinstance(answer, Exception):
+        return EnvFault(f"the environment cannot be made anew: {answer}")
+    return EnvFault(f"the environment that was started anew has other spaces than the one before: expected the same, received {answer[1]}. Let "
+                    "the spaces depend on env_kwargs alone")
 
 
 def _how(exit_code: int | None) -> str:

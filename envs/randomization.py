@@ -139,7 +139,7 @@ class OwnSampler:
         try:
             made = own(**self.kwargs)
         except Exception as error:
-            raise env_fault(error, f"while making {self.sampler}") from error
+            raise env_fault(error, f"while making {self.sampler}", restartable=False) from error
         if not callable(getattr(made, "sample", None)):
             raise ParameterError(f"sampler: {self.sampler!r}: expected a class with a method sample(rng), received one without.")
         self.__dict__["_object"] = made  # past the frozen dataclass: it is no part of the value
@@ -175,7 +175,7 @@ def _draw_one(name: str, sampler: Sampler, seed: np.random.SeedSequence, env_ind
     except (EnvFault, ParameterError):
         raise
     except Exception as error:
-        raise env_fault(error, f"in the sampler of {name}") from error
+        raise env_fault(error, f"in the sampler of {name}", restartable=False) from error
     is_number = isinstance(value, (int, float, np.number)) and not isinstance(value, (bool, np.complexfloating))
     if not is_number or not math.isfinite(value):
         raise EnvFault(f"sampler of {name} ({sampler}): expected a finite number, received {value!r:.100}")
@@ -207,7 +207,7 @@ class Delivery:
             try:
                 self._set(dict(parameters))
             except (Exception, SystemExit) as error:
-                raise env_fault(error, f"in {SETTER}()") from error
+                raise env_fault(error, f"in {SETTER}()", restartable=False) from error
         return dict(parameters) if self._by_options else None
 
 

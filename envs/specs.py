@@ -318,6 +318,10 @@ class Steps:
     terminal: TerminalSteps
     env_steps: int = field(default=0)
     """Calls to ``step`` behind this message, summed over the envs (resets do not count)."""
+    lost: np.ndarray | None = None
+    """int64 ``[k]``: agents whose running episode was given up, because their environment is started anew; None for none. What they did
+    last is never answered, and there is no terminal step. They come before all else: the first decision of an agent's next episode may be
+    in the same message. A message may have nothing else."""
 
 
 def to_env_actions(spec: ActionSpec, actions: Actions) -> np.ndarray | list[EnvAction]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import statistics
 import time
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 
@@ -21,6 +22,7 @@ from envs.inline import InlineWorkers
 from envs.processes import ProcessWorkers
 from envs.seeding import env_seeds
 from envs.single_env import Reset, SingleEnv
+from envs.step_record import StepRecord
 from envs.threads import ThreadWorkers
 
 MEASURE_S = 0.3
@@ -79,10 +81,15 @@ def _times_given_up() -> int:
     return 0 if getrusage is None else getrusage(RUSAGE_THREAD).ru_nvcsw
 
 
-def make_workers(factory: EnvFactory, num_envs: int, stepping: str, first_env_index: int) -> Workers:
-    """`num_envs` copies of the environment, stepped ``"inline"``, in ``"threads"`` or in ``"processes"``."""
-    if stepping == "threads":
-        return ThreadWorkers(factory, num_envs, first_env_index)
+def make_workers(
+    factory: EnvFactory, num_envs: int, stepping: str, first_env_index: int, record_path: Path | None = None,
+) -> Workers:
+    """`num_envs` copies of the environment, stepped ``"inline"``, in ``"threads"`` or in ``"processes"``.
+
+    Args:
+        record_path: where a `StepRecord` is kept, but for processes.
+    """
     if stepping == "processes":
         return ProcessWorkers(factory, num_envs, first_env_index)
-    return InlineWorkers(factory, num_envs, first_env_index)
+    record = None if record_path is None else StepRecord(record_path, num_envs)
+    return (ThreadWorkers if stepping == "threads" else InlineWorkers)(factory, num_envs, first_env_index, record)

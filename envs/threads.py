@@ -13,6 +13,7 @@ from envs.faults import env_fault
 from envs.opened import open_env
 from envs.single_env import Command, Outcome
 from envs.specs import BehaviorSpec
+from envs.step_record import Place, StepRecord
 
 CLOSE_TIMEOUT_S = 2.0
 
@@ -26,12 +27,12 @@ class ThreadWorkers:
 
     stepping = "threads"
 
-    def __init__(self, factory: EnvFactory, num_envs: int, first_env_index: int) -> None:
+    def __init__(self, factory: EnvFactory, num_envs: int, first_env_index: int, record: StepRecord | None = None) -> None:
         self._commands: list[SimpleQueue] = [SimpleQueue() for _ in range(num_envs)]
         self._outcomes: SimpleQueue = SimpleQueue()
         made: SimpleQueue = SimpleQueue()
         self._threads = [
-            threading.Thread(target=_work, args=(factory, slot, commands, self._outcomes, made.put), daemon=True,
+            threading.Thread(target=_work, args=(factory, slot, commands, self._outcomes, made.put, record), daemon=True,
                              name=f"env-{first_env_index + slot}")
             for slot, commands in enumerate(self._commands)
         ]
@@ -41,12 +42,12 @@ class ThreadWorkers:
         for slot, answer in answers:
             if isinstance(answer, BaseException):
                 self.close()
-                raise answer.located(first_env_index + slot, None, None, None) if isinstance(answer, EnvFault) else answer
+                raise answer.located(first_env_index + slot, None, None, None).final() if isinstance(answer, EnvFault) else answer
         self.name, self.spec = answers[0][1]
 
-    def request(self, slot: int, epoch: int, command: Command) -> None:
+    def request(self, slot: int, epoch: int, command: Command, place: Place) -> None:
         """Queue the command of copy `slot`."""
-        self._commands[slot].put((epoch, command))
+        self._commands[slot].put((epoch, command, place))
 
     def collect(self, timeout_s: float) -> list[tuple[int, int, Outcome | EnvFault]]:
         """See `Workers.collect`; waits without using the processor."""
@@ -69,7 +70,7 @@ class ThreadWorkers:
 
 def _work(
     factory: EnvFactory, slot: int, commands: SimpleQueue, outcomes: SimpleQueue,
-    made: Callable[[tuple[int, tuple[str, BehaviorSpec] | BaseException]], None],
+    made: Callable[[tuple[int, tuple[str, BehaviorSpec] | BaseException]], None], record: StepRecord | None,
 ) -> None:
     try:
         env = open_env(factory)
@@ -78,10 +79,14 @@ def _work(
         return
     made((slot, (env.name, env.spec)))
     while (request := commands.get()) is not None:
-        epoch, command = request
+        epoch, command, place = request
+        if record is not None:
+            record.note(slot, *place)
         try:
             outcome = env.run(command)
         except BaseException as error:  # noqa: BLE001 - a thread that ends without an answer would let its caller wait for ever
             outcome = env_fault(error, "in the environment's thread")
+        if record is not None:
+            record.clear(slot)
         outcomes.put((slot, epoch, outcome))
     env.close()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from typing import Any
 
@@ -9,6 +10,7 @@ import numpy as np
 from gymnasium import spaces
 
 from envs.toy_agents import CountingAgents, DyingTeams, TurnTeams
+from tests.envs.fragile_worlds import begin_life
 
 
 class SameArrays(CountingAgents):
@@ -132,6 +134,34 @@ class _Pays:
         if special or not self._each_step:
             return special
         return {agent: {"group_reward": self._each_step} for agent in agents}
+
+
+class FragileAgents(_Pays, CountingAgents):
+    """Its process exits in step `n` of its first `times` lives, which are counted in `folder`."""
+
+    def __init__(self, folder: str, n: int, times: int = 1, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self._steps_left = n if begin_life(folder) < times else -1
+
+    def step(self, actions: dict[str, Any]) -> tuple[Any, ...]:
+        self._steps_left -= 1
+        if self._steps_left == 0:
+            os._exit(3)
+        return super().step(actions)
+
+
+class FragileTurns(TurnTeams):
+    """Agents in turn, of which step `n` fails in its first life."""
+
+    def __init__(self, folder: str, n: int) -> None:
+        super().__init__()
+        self._steps_left = n if begin_life(folder) == 0 else -1
+
+    def step(self, action: Any) -> None:
+        self._steps_left -= action is not None
+        if self._steps_left == 0:
+            raise RuntimeError("boom-42")
+        super().step(action)
 
 
 class PayingAgents(_Pays, CountingAgents):

@@ -53,6 +53,7 @@ class AgentsAuditor:
             assert message, "nothing happens"
             for behavior, steps in message.items():
                 self.env_steps += steps.env_steps
+                self._lose(behavior, steps.lost)
                 self._end(behavior, steps.terminal)
                 self._decide(behavior, steps.decision)
             for behavior, steps in message.items():
@@ -80,6 +81,13 @@ class AgentsAuditor:
 
     def _random(self, behavior: str, decision: DecisionSteps) -> Actions:
         return random_actions(self.env.behaviors[behavior], len(decision), self.rng, decision.action_mask)
+
+    def _lose(self, behavior: str, lost: np.ndarray | None) -> None:
+        for slot in [] if lost is None else lost.tolist():
+            assert (behavior, slot) not in self.waiting
+            episode = self.episodes[behavior, slot][-1]
+            assert not episode.end, "only a running episode is lost"
+            episode.end = "lost"
 
     def _end(self, behavior: str, terminal: TerminalSteps) -> None:
         for row, slot in enumerate(terminal.agent_id.tolist()):

@@ -82,6 +82,7 @@ class Auditor:
 
     Attributes:
         finished: episodes that ended, in order of their end.
+        lost: episodes that were given up, in order.
         running: slot -> episode that goes on.
         env_steps: sum over the messages.
     """
@@ -90,6 +91,7 @@ class Auditor:
         self.env = env
         self.name, self.spec = the_behavior(env)
         self.finished: list[Episode] = []
+        self.lost: list[Episode] = []
         self.running: dict[int, Episode] = {}
         self.waiting: set[int] = set()
         self.acted: set[int] = set()
@@ -103,6 +105,10 @@ class Auditor:
         """Check and store one message."""
         decision, terminal = steps.decision, steps.terminal
         self._check_arrays(steps)
+        for slot in [] if steps.lost is None else steps.lost.tolist():
+            assert slot in self.acted, "who waits for a decision has not lost its episode"
+            self.lost.append(self.running.pop(slot))
+            self.acted.remove(slot)
         for row, slot in enumerate(terminal.agent_id.tolist()):
             assert slot in self.acted, "a terminal step answers an action"
             assert terminal.terminated[row] or terminal.truncated[row]
@@ -132,6 +138,7 @@ class Auditor:
 
     def _check_arrays(self, steps: Steps) -> None:
         slots = self.env.num_slots[self.name]
+        assert steps.lost is None or (steps.lost.dtype == np.int64 and len(steps.lost) == len(set(steps.lost.tolist())) > 0)
         for part in (steps.decision, steps.terminal):
             n = len(part)
             assert part.agent_id.dtype == np.int64
@@ -175,10 +182,14 @@ class Auditor:
         """Answer every message with random actions until `env_steps` more steps have been made."""
         end = self.env_steps + env_steps
         while self.env_steps < end:
-            steps = poll(self.env)
-            self.take(steps)
-            if len(steps.decision):
-                self.answer(steps.decision.agent_id, self.random_actions(steps.decision.agent_id, rng))
+            self.run_once(rng)
+
+    def run_once(self, rng: np.random.Generator) -> None:
+        """Answer one message with random actions."""
+        steps = poll(self.env)
+        self.take(steps)
+        if len(steps.decision):
+            self.answer(steps.decision.agent_id, self.random_actions(steps.decision.agent_id, rng))
 
 
 def check_count_episode(episode: Episode, length: int | None = None) -> None:

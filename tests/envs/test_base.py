@@ -34,6 +34,19 @@ def test_located_keeps_message_and_traceback() -> None:
     assert (located.message, located.user_traceback) == ("boom", "tb")
 
 
+def test_whether_a_restart_may_help_travels_with_the_fault() -> None:
+    """C17: through a pipe and to its place; a last word stands behind the place and before the traceback."""
+    assert not fault().restartable
+    restartable = EnvFault("died", user_traceback="tb", restartable=True)
+    there = pickle.loads(pickle.dumps(restartable)).located(3, 2, 1, None)
+    assert there.restartable
+    last = pickle.loads(pickle.dumps(there.final("Not started anew.")))
+    assert str(last) == "died\nenv 3, episode 2, step 1\nNot started anew.\ntb"
+    assert not last.restartable
+    assert str(there.final()) == str(there)
+    assert there.restartable
+
+
 def test_envs_loads_neither_ray_nor_tensorflow_nor_the_layers_above() -> None:
     """The layers: envs needs NumPy and Gymnasium only."""
     code = ("import sys, envs.gymnasium_env, envs.toy; "
