@@ -254,7 +254,7 @@ class CopiesEnv:
         if self._counters is None or not fault.restartable:
             self._fault = self._fault or fault
             return
-        refusal = self._counters[slot].refusal()
+        refusal = self._counters[slot].refusal(by_exception=bool(fault.user_traceback))
         if refusal:
             self._fault = self._fault or fault.final(refusal)
             return

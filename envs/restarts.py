@@ -53,10 +53,19 @@ class RestartCounter:
         self.restarts = 0
         self._limits, self._clock = limits, clock
         self._recent: deque[float] = deque()  # times of the restarts that still count for the rate
+        self._begun = clock()
 
-    def refusal(self) -> str:
-        """Empty: one more restart is allowed, and is counted now. Else the sentence that says which limit was hit; nothing is counted."""
+    def refusal(self, by_exception: bool = False) -> str:
+        """Empty: one more restart is allowed, and is counted now. Else the sentence that says which limit was hit; nothing is counted.
+
+        Args:
+            by_exception: the user's code raised. Soon after the unit's start that is a mistake to be mended and not a mishap: where there
+                is a rate, no restart follows within its period.
+        """
         limits, now = self._limits, self._clock()
+        if by_exception and limits.rate_n != NO_LIMIT and now - self._begun < limits.rate_period_s:
+            return (f"Not started anew: an exception within {limits.rate_period_s:g} s of the start ({KEY_RATE_PERIOD}) is taken for a mistake "
+                    f"({KEY_RATE_N}: -1 to have it started anew).")
         if limits.max_lifetime != NO_LIMIT and self.restarts >= limits.max_lifetime:
             return (f"Not started anew: {_times(self.restarts)} so far, and the limit is {limits.max_lifetime} ({KEY_MAX_LIFETIME}; -1 for no "
                     "limit).")
@@ -66,6 +75,7 @@ class RestartCounter:
             return (f"Not started anew: {_times(len(self._recent))} in the last {limits.rate_period_s:g} s, and the limit is {limits.rate_n} "
                     f"in {limits.rate_period_s:g} s ({KEY_RATE_N}, -1 for no limit; {KEY_RATE_PERIOD}).")
         self.restarts += 1
+        self._begun = now
         if limits.rate_n != NO_LIMIT:
             self._recent.append(now)
         return ""

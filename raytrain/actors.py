@@ -8,22 +8,25 @@ from __future__ import annotations
 import asyncio
 import os
 import queue
+import tempfile
 import threading
 import time
 import uuid
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import ray
 from ray.util.queue import Full, _QueueActor
 
+from envs.step_record import read_record
 from raytrain.backends import trainer_name
 from raytrain.errors import RunFault
 from raytrain.evaluation import EVALUATOR, Evaluator, Played
 from raytrain.intake import ManagerChange
-from raytrain.messages import QUEUE_CAPACITY, Header, ManagerStatus, Orders, PolicyMessage, TrainerStatus
+from raytrain.messages import QUEUE_CAPACITY, Header, ManagerStatus, Notice, Orders, PolicyMessage, TrainerStatus
 from raytrain.plan import Plan, Start, build_env_manager, build_trainer_loop, manager_name
 from raytrain.queues import Item
 from raytrain.referee import ItemReport, Ruling
@@ -33,6 +36,7 @@ CALL_TIMEOUT_S = 30.0
 """An actor that does not answer a control call for this long is taken for dead."""
 _SLICE_S = 1.0  # longest wait inside one remote call: a waiter that dies leaves nothing behind for longer
 _EVALUATOR_NICENESS = 10
+_FEW = 4
 _AGAIN_S = 0.1  # between two calls of an exchange that is being started anew
 _PREFETCH = 2  # items fetched ahead of the trainer, so that the next update never waits for the network
 
@@ -426,11 +430,13 @@ class EnvManagerActor(_LoopActor):
 
     def __init__(
         self, plans: list[Plan], index: int, exchanges: dict[str, ray.actor.ActorHandle], state: dict | None, orders: Orders | None,
-        incarnation: int = 0, epochs: dict[str, int] | None = None,
+        incarnation: int = 0, epochs: dict[str, int] | None = None, record: str = "run",
     ) -> None:
         super().__init__(manager_name(index))
         self._plans, self._index, self._exchanges, self._state, self._orders = plans, index, exchanges, state, orders
         self._incarnation, self._epochs = incarnation, epochs
+        self._record = Path(tempfile.gettempdir()) / "raytrain-steps" / f"{record}-{index}"
+        self._early: list[Notice] = []
 
     def _loop(self) -> None:
         from threadpoolctl import threadpool_limits
@@ -438,7 +444,11 @@ class EnvManagerActor(_LoopActor):
         threadpool_limits(1)  # a core per env manager: BLAS threads would fight the trainer for its own
         sources = {behavior: RemotePolicySource(exchange) for behavior, exchange in self._exchanges.items()}
         self._sinks = {behavior: RemoteSink(exchange, self._stopping) for behavior, exchange in self._exchanges.items()}
-        manager = build_env_manager(self._plans, self._index, sources, self._sinks, self._state, self._stopping.is_set, self._orders, self._incarnation, self._epochs)
+        self._look_at_record()
+        manager = build_env_manager(
+            self._plans, self._index, sources, self._sinks, self._state, self._stopping.is_set, self._orders, self._incarnation, self._epochs,
+            self._record,
+        )
         self._component = manager
         manager.start()
         try:
@@ -447,9 +457,24 @@ class EnvManagerActor(_LoopActor):
         finally:
             manager.close()
 
+    def _look_at_record(self) -> None:
+        """What the environments were doing when the one before this died, if it was on this machine; their seed streams go on after it."""
+        if not self._incarnation or not self._record.exists():
+            return
+        first = self._index * self._plans[0].num_envs
+        running = read_record(self._record)
+        if self._state is not None:
+            begun = self._state["env"].get("episodes_begun", {})
+            for one in running:
+                begun[str(first + one.slot)] = max(begun.get(str(first + one.slot), 0), one.episode + 1)
+        if 0 < len(running) <= _FEW:  # where all of them step at once, none of them is to blame
+            places = "; ".join(f"env {first + r.slot}, episode {r.episode}, step {r.step}, last action {r.last_action}" for r in running)
+            self._early.append(Notice(self._name, f"in a step when it died: {places}"))
+
     def poll(self) -> Report:
         """Status and fault; quick."""
-        return Report(self._component.status() if self._component else None, [], self._fault)
+        manager, (early, self._early) = self._component, (self._early, [])
+        return Report(manager.status() if manager else None, [*early, *(manager.drain_events() if manager else [])], self._fault)
 
     def state(self) -> dict | None:
         """Random-number state for a checkpoint; None before the environments exist."""
@@ -460,6 +485,7 @@ class EnvManagerActor(_LoopActor):
         self._join(timeout_s)
         if self._component is None:
             return self.poll()
+        self._record.unlink(missing_ok=True)
         for sink in self._sinks.values():
             sink.flush(1.0)
         report = self.poll()

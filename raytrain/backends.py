@@ -190,7 +190,7 @@ class LocalBackend:
         return self._news() if self._is_made else News()
 
     def _news(self) -> News:
-        events = [event for loop in self._loops.values() for event in loop.drain_events()]
+        events = [event for part in (*self._loops.values(), *self._managers) for event in part.drain_events()]
         labels = {event.behavior: event.label for event in events if isinstance(event, CheckpointDue)}
         if labels and len(self._loops) > 1:  # all at the same moment, so that a run that is resumed is the same one
             events = [event for event in events if not isinstance(event, CheckpointDue)]

@@ -8,6 +8,7 @@ import os
 import re
 import socket
 import time
+import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
@@ -157,6 +158,7 @@ class RayBackend:
         self._can_do_without = not plans[0].lock_step
         self._trainers = {trainer_name(plan.behavior): plan.behavior for plan in plans}
         self._supervisor = Supervisor(limits or RestartLimits(0, 0))
+        self._token = uuid.uuid4().hex
         self._actors: dict[str, Any] = {}
         self._pending: dict[str, tuple[ray.ObjectRef, float]] = {}  # name -> poll under way, and since when
         self._seen: dict[str, Any] = {}
@@ -193,7 +195,7 @@ class RayBackend:
         incarnation = self._supervisor.started(name)
         make = ray.remote(EnvManagerActor).options(num_cpus=self._settings.env_manager_cpus, max_concurrency=4)
         self._actors[name] = make.remote(
-            list(self._plans.values()), int(name.rsplit("-", 1)[1]), self._exchanges, state, self._orders, incarnation, self._epochs,
+            list(self._plans.values()), int(name.rsplit("-", 1)[1]), self._exchanges, state, self._orders, incarnation, self._epochs, self._token,
         )
         self._actors[name].start.remote()
 

@@ -18,6 +18,8 @@ TAPE_ROWS = 64
 """Length of an env manager's tapes (agent steps) where ``time_horizon`` is not longer. Every slot has its own: 64 slots of images of
 84 × 84 × 4 bytes take 116 MB, and twice that with a ``time_horizon`` of 128."""
 
+ALL = slice(None)
+
 
 class _Ends:
     """Marks of finished trajectories that are still on the tapes: one entry per call, each for several slots."""
@@ -111,11 +113,6 @@ class Collector:
     def running(self) -> np.ndarray:
         """bool ``[num_slots]``: agents with an unfinished trajectory that has at least one row or a pending action."""
         return self._pending | (self._position > self._start)
-
-    @property
-    def pending(self) -> int:
-        """Agents that have acted and whose result is not here yet."""
-        return int(self._pending.sum())
 
     def record_actions(self, steps: DecisionSteps, output: PolicyOutput, version: int) -> None:
         """Write what agents saw and did; the reward follows with their next decision or terminal step."""
@@ -219,15 +216,19 @@ class Collector:
             self._group_returns = []
         return batch
 
-    def abandon(self) -> int:
-        """Forget every unfinished trajectory and episode (a hard reset); returns the rows that are lost."""
-        lost = int((self._position - self._start).sum())
-        self._position[:] = self._start
-        self._pending[:] = False
-        self._left_out[:] = False
-        self._episode[:] = -1
-        self._length[:] = 0
-        return lost
+    def abandon(self, ids: np.ndarray | slice = ALL) -> tuple[int, int]:
+        """Forget unfinished trajectories and episodes, of all agents (a hard reset) or of some (their environment died).
+
+        Returns:
+            Rows that are lost; actions that were given and whose result never comes.
+        """
+        rows, pending = int((self._position[ids] - self._start[ids]).sum()), int(self._pending[ids].sum())
+        self._position[ids] = self._start[ids]
+        self._pending[ids] = False
+        self._left_out[ids] = False
+        self._episode[ids] = -1
+        self._length[ids] = 0
+        return rows, pending
 
     # -- inner parts -------------------------------------------------------------------------------------------------
 

@@ -70,6 +70,7 @@ class Controller:
         self._elapsed_before_s = (resumed or {}).get("elapsed_s", 0.0)
         self._agent_steps_before = dict((resumed or {}).get("behaviors", {}))
         self._judge, self._recovery, self._restarts = judge, recovery, 0
+        self._env_restarts = 0
         self._best_training: float | None = None if (resumed or {}).get("best_by") == "evaluation" else (resumed or {}).get("best_reward")
         self._started_s = time.monotonic()
         self._status_s = 0.0
@@ -222,7 +223,7 @@ class Controller:
     def _handle(self, news: News) -> None:
         self._trainers.update(news.trainers)
         self._managers = news.managers or self._managers
-        self._restarts = news.restarts
+        self._restarts = news.restarts + self._env_restarts
         for text in news.notices:
             self._console.warning(text)
         for event in news.events:
@@ -234,7 +235,8 @@ class Controller:
             elif isinstance(event, CheckpointDue):
                 self._on_checkpoint(event)
             elif isinstance(event, Notice):
-                self._console.message(f"{event.behavior}: {event.text}")
+                self._env_restarts += event.is_restart
+                (self._console.warning if event.is_restart else self._console.message)(f"{event.behavior}: {event.text}")
         self._ask_for_parts()
 
     def _count_towards_stop(self, event: Episodes) -> None:

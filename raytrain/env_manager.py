@@ -7,6 +7,7 @@ queue and credit (`raytrain.credit`).
 from __future__ import annotations
 
 import time
+from collections import deque
 from collections.abc import Callable, Mapping
 from functools import partial
 
@@ -16,8 +17,8 @@ from envs.base import BatchedEnv
 from envs.specs import Actions, DecisionSteps, Steps
 from raytrain.collector import TAPE_ROWS, Collector
 from raytrain.credit import first_round
-from raytrain.lane import NO_CREDIT, Lane, copied, item_rows
-from raytrain.messages import Header, ManagerStatus
+from raytrain.lane import NO_CREDIT, Lane, copied, item_rows, without
+from raytrain.messages import Header, ManagerStatus, Notice
 from raytrain.queues import PolicySource, TrajectorySink
 from raytrain.stage import Stage
 from raytrain.timers import Timers
@@ -85,6 +86,7 @@ class EnvManager:
                 round=first, rounds_done=first, epoch=epoch,
             )
         self._env_steps = 0
+        self._notices: deque[Notice] = deque()
         self._phase = "starting environments"
         self._waited_s = 0.0
         self._started_s: float | None = None
@@ -111,6 +113,7 @@ class EnvManager:
         self._phase = "stepping"
         with self.timers.section("env_step"):
             news = self._env.poll(0.25)
+        self._note_restarts()
         if self._stage is not None:
             news = self._without_opponents(news)
         for behavior, steps in news.items():
@@ -124,8 +127,18 @@ class EnvManager:
         self._obey()
         return True
 
+    def _note_restarts(self) -> None:
+        for fault in self._env.take_restarts():
+            self._notices.append(Notice(self.name, f"{fault}\nstarted anew", is_restart=True))
+
+    def drain_events(self) -> list[Notice]:
+        """Sentences for the user since the last call (from any thread)."""
+        return [self._notices.popleft() for _ in range(len(self._notices))]
+
     def _take_in(self, lane: Lane, steps: Steps) -> None:
         """Act first, book afterwards: while an environment waits for its action nothing else is done."""
+        if steps.lost is not None and len(steps.lost):
+            self._lose(lane, steps.lost)
         self._env_steps += steps.env_steps
         collector, decision, output = lane.collector, steps.decision, None
         if len(decision):
@@ -244,24 +257,36 @@ class EnvManager:
         if self._stage is None or not self._stage.has_news or not self._stage.obey(self._env):
             return
         for lane in self._lanes.values():
-            pending = lane.collector.pending
-            lost = lane.collector.abandon()
+            lost, pending = lane.collector.abandon()
             lane.abandoned += lost
             lane.held.clear()
+            lane.closing[:] = False
             self._collect_again(lane, lost + pending)
         self._stage.begin_anew()
         self._env.reset()
 
+    def _lose(self, lane: Lane, ids: np.ndarray) -> None:
+        """The environments of these agents died: nothing of their running episodes is used, and as much is collected once more."""
+        lost, pending = lane.collector.abandon(ids)
+        lane.abandoned += lost
+        lane.died += lost
+        lane.closing[ids] = False
+        lane.held = [part for part in (without(decision, ids) for decision in lane.held) if len(part)]
+        self._collect_again(lane, lost + pending)
+
     def _collect_again(self, lane: Lane, lost: int) -> None:
         """Open the rounds again that `lost` agent steps are missing in: one that was complete may be short now."""
-        rows = lane.round_rows + sum(lane.credit.size(index) for index in range(lane.rounds_done, lane.round)) - lost
-        lane.round, lane.is_closing = lane.rounds_done, False
-        lane.closing[:] = False
-        while lane.has_credit and rows >= lane.credit.size(lane.round):
-            rows -= lane.credit.size(lane.round)
-            lane.round += 1
-        lane.round_rows = max(0, rows)
-        if lane.round > lane.rounds_done:
+        if lane.next_epoch is None:
+            rows = lane.round_rows + sum(lane.credit.size(index) for index in range(lane.rounds_done, lane.round)) - lost
+            lane.round = lane.rounds_done
+            while lane.has_credit and rows >= lane.credit.size(lane.round):
+                rows -= lane.credit.size(lane.round)
+                lane.round += 1
+            lane.round_rows = max(0, rows)
+            if lane.round == lane.rounds_done:
+                lane.is_closing = False
+                lane.closing[:] = False
+        if (lane.is_closing or lane.round > lane.rounds_done) and not lane.closing.any():
             self._end_round(lane)
 
     # -- policy and credit -------------------------------------------------------------------------------------------
@@ -346,6 +371,7 @@ class EnvManager:
             manager=self.name, phase=self._phase, stepping=self._env.stepping, produced=produced,
             unshipped={b: produced[b] - v.shipped - v.abandoned for b, v in self._lanes.items()}, env_steps=self._env_steps,
             policy_version={b: v.policy.version for b, v in self._lanes.items()}, abandoned={b: v.abandoned for b, v in self._lanes.items()},
+            died={b: v.died for b, v in self._lanes.items()},
             incarnation=self._incarnation, envs=self._env.state(), idle_s=self._clock() - self._turned_s,
         )
 

@@ -102,7 +102,9 @@ class RunFault(RuntimeError):
         # "'boom'" alone says nothing of a KeyError; our own errors are sentences.
         kind = f"{type(error).__name__}: " if type(error).__module__ == "builtins" and not isinstance(error, ValueError | RuntimeError) else ""
         where = "".join(f" ({note})" for note in getattr(error, "__notes__", ()))
-        return cls(f"{component}: {kind}{error}{where}", error.user_traceback if isinstance(error, EnvFault) else full, full)
+        fault = cls(f"{component}: {kind}{error}{where}", error.user_traceback if isinstance(error, EnvFault) else full, full)
+        fault.restartable = isinstance(error, EnvFault) and error.restartable
+        return fault
 
 
 class ClusterError(ValueError):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 
 import numpy as np
 
@@ -43,7 +43,8 @@ class Lane:
     held: list[DecisionSteps] = field(default_factory=list)
     sequence: int = 0
     shipped: int = 0
-    abandoned: int = 0  # agent steps given up by a reset of everything
+    abandoned: int = 0  # agent steps given up, by a reset of everything or the death of an environment
+    died: int = 0  # of those, given up since their environment died
     epoch: int = 0  # of the trainer that the rows are collected for
     next_epoch: int | None = None  # of a newer one: nothing is collected for it before everything for the old one is shipped
     oldest_finished_s: float = 0.0
@@ -71,3 +72,10 @@ def copied(decision: DecisionSteps) -> DecisionSteps:
         reward=decision.reward, first=decision.first.copy(),
         **{name: array.copy() for name, array in optional.items() if array is not None},
     )
+
+
+def without(decision: DecisionSteps, ids: np.ndarray) -> DecisionSteps:
+    """The rows of other agents than `ids`."""
+    keep = ~np.isin(decision.agent_id, ids)
+    columns = {f.name: getattr(decision, f.name) for f in fields(decision) if f.name != "obs"}
+    return DecisionSteps(obs={k: v[keep] for k, v in decision.obs.items()}, **{k: v if v is None else v[keep] for k, v in columns.items()})

@@ -146,12 +146,11 @@ class ManagerStatus:
         stepping: how its envs step.
         produced: agent steps completed, by behavior (shipped or not).
         unshipped: of those, not shipped yet.
-        abandoned: of those, given up when every environment began anew.
+        abandoned: of those, given up when every environment began anew or one of them died.
+        died: of these, since one died.
         env_steps: env steps.
         policy_version: newest version applied, by behavior.
         incarnation: how often it was started before.
-        restarts: environments that it has started anew by itself.
-        notices: sentences for the user since the last status.
         idle_s: seconds since its loop last made a turn.
         envs: position of the seed streams, as `envs.base.BatchedEnv.state`.
     """
@@ -165,8 +164,7 @@ class ManagerStatus:
     policy_version: dict[str, int]
     abandoned: dict[str, int] = field(default_factory=dict)
     incarnation: int = 0
-    restarts: int = 0
-    notices: tuple[str, ...] = ()
+    died: dict[str, int] = field(default_factory=dict)
     idle_s: float = 0.0
     envs: dict[str, Any] = field(default_factory=dict)
 
@@ -188,10 +186,16 @@ class Episodes:
 
 @dataclass(frozen=True, slots=True)
 class Notice:
-    """A sentence for the user from a trainer."""
+    """A sentence for the user from a trainer or an env manager.
+
+    Attributes:
+        behavior: of the trainer, or the env manager's name.
+        is_restart: an environment was started anew.
+    """
 
     behavior: str
     text: str
+    is_restart: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -46,8 +46,10 @@ def behavior_outcome(
     unshipped = sum(m.unshipped[behavior] for m in managers)
     ledger["produced"] = produced
     abandoned = sum(m.abandoned.get(behavior, 0) for m in managers)
-    if abandoned:
-        ledger["dropped_stale_epoch"] = ledger.get("dropped_stale_epoch", 0) + abandoned
+    died = sum(m.died.get(behavior, 0) for m in managers)
+    for reason, rows in (("dropped_stale_epoch", abandoned - died), ("dropped_env_died", died)):
+        if rows:
+            ledger[reason] = ledger.get(reason, 0) + rows
     ledger["dropped_shutdown"] = ledger.get("dropped_shutdown", 0) + unshipped
     explained = ledger.get("consumed", 0) + sum(v for k, v in ledger.items() if k.startswith("dropped_"))
     if is_gone:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -13,6 +14,7 @@ from envs.base import BatchedEnv
 from envs.curriculum import Curricula, Lesson
 from envs.factories import EnvOptions
 from envs.randomization import Sampler, Samplers
+from envs.restarts import RestartLimits
 from envs.specs import BehaviorSpec
 from raytrain.collector import TAPE_ROWS
 from raytrain.credit import CreditBook, ReplayCredit
@@ -103,6 +105,7 @@ class Plan:
         env_options: what is put around each environment.
         parameters: of the environment, name -> how it is drawn, or its lessons.
         teams: with self-play, the team of each of the behavior's agents in one world; empty without.
+        restart_limits: of environments with processes of their own; None: they are not started anew.
         most_managers: as many env managers there may be later on, if that is more.
         evaluation_interval: agent steps between evaluations, each of a checkpoint; None where they go with those there are.
     """
@@ -130,6 +133,7 @@ class Plan:
     teams: tuple[int, ...] = ()
     evaluation_interval: int | None = None
     most_managers: int = 0
+    restart_limits: RestartLimits | None = None
 
     @property
     def architecture(self) -> Architecture:
@@ -253,6 +257,7 @@ def manager_name(index: int) -> str:
 def build_env_manager(
     plans: Sequence[Plan], index: int, sources: Mapping[str, PolicySource], sinks: Mapping[str, TrajectorySink], state: dict | None = None,
     should_stop: Callable[[], bool] = lambda: False, orders: Orders | None = None, incarnation: int = 0, epochs: Mapping[str, int] | None = None,
+    record: Path | None = None,
 ) -> EnvManager:
     """Env manager number `index` of the run with its environments, not started yet.
 
@@ -262,6 +267,7 @@ def build_env_manager(
         orders: what the worlds play first.
         incarnation: how often this env manager was started before.
         epochs: behavior name -> how often its trainer was started before, where that is not never.
+        record: file that says what each environment is doing; None: none.
     """
     for plan in plans:
         plan.prepare(threads=1)
@@ -269,7 +275,7 @@ def build_env_manager(
     first = orders or Orders(parameters=Curricula(run.parameters).samplers())
     env = make_envs(
         plans, run.num_envs, run.stepping, seed_branch(run.seed, "envs"), index * run.num_envs, wait_for_all=run.lock_step,
-        parameters=first.parameters, lesson=first.lesson,
+        parameters=first.parameters, lesson=first.lesson, restart_limits=run.restart_limits, record=record,
     )
     teams, policies = {plan.behavior: plan.teams for plan in plans if plan.teams}, {plan.behavior: plan.policy for plan in plans}
     manager = EnvManager(
@@ -285,7 +291,7 @@ def build_env_manager(
 
 def make_envs(
     plans: Sequence[Plan], num_envs: int, stepping: str, seed: np.random.SeedSequence, first_env_index: int = 0, *, wait_for_all: bool,
-    parameters: Samplers, own_generators: bool = False, lesson: int = 0,
+    parameters: Samplers, own_generators: bool = False, lesson: int = 0, restart_limits: RestartLimits | None = None, record: Path | None = None,
 ) -> BatchedEnv:
     """Environments of the run; other arguments and errors are those of `envs.gymnasium_env.make_batched_env`.
 
@@ -300,6 +306,7 @@ def make_envs(
     return make_batched_env(
         run.env, run.env_kwargs, num_envs, stepping, seed, first_env_index, run.import_dirs, wait_for_all, run.step_timeout_s,
         run.env_options, _masked(plans), parameters, agents, groups, own_generators, lesson,
+        restart_limits, record,
     )
 
 

@@ -239,6 +239,7 @@ def plans_of(config: RunConfig, found: EnvProbe, import_dirs: tuple[str, ...]) -
             max_policy_lag=config.policy_lag, lock_step=config.lock_step, trainer_threads=max(1, int(spread.trainer_cpus)),
             place=place, behaviors=len(found.behaviors), parameters=parameters, teams=teams.get(behavior, ()),
             evaluation_interval=config.evaluation.interval if config.evaluation else None, most_managers=spread.most,
+            restart_limits=restart_limits(config),
         )
         for place, (behavior, spec) in enumerate(found.behaviors.items())
     ]

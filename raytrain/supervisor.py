@@ -68,9 +68,7 @@ class Supervisor:
         part = self.parts[name]
         if not fault.restartable or (part.life == 0 and not part.seen):  # what never was well will not be the next time
             raise fault
-        if fault.user_traceback and self.clock() - part.started_s < self.limits.rate_period_s:
-            raise fault  # an exception so soon is a mistake in the environment and not a mishap
-        refusal = part.counter.refusal()
+        refusal = part.counter.refusal(by_exception=bool(fault.user_traceback))
         if refusal:
             fault.message += f"\n{refusal}"
             raise fault

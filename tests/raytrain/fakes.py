@@ -150,6 +150,9 @@ class ScriptedEnv:
         for array in arrays:
             self._lent += array.values() if isinstance(array, dict) else [] if array is None else [array]
 
+    def take_restarts(self) -> list:
+        return []
+
     def act(self, behavior: str, agent_id: np.ndarray, actions: Actions) -> None:
         assert behavior == BEHAVIOR and agent_id.dtype == np.int64 and len(np.unique(agent_id)) == len(agent_id) > 0
         assert self._waiting[agent_id].all(), "an action for an agent that waits for none"

@@ -156,7 +156,8 @@ class Script:
         spoil(*steps.obs.values(), steps.action_mask, ids, which)
 
     def abandon(self) -> None:
-        assert self.collector.abandon() == sum(len(a.rows) for a in self.agents)
+        lost = sum(len(a.rows) for a in self.agents), sum(a.pending is not None for a in self.agents)
+        assert self.collector.abandon() == lost
         self.agents = [Agent(episode=a.episode) for a in self.agents]
 
     # -- the oracle --------------------------------------------------------------------------------------------------

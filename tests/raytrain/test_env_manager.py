@@ -360,6 +360,9 @@ class TwoBehaviors:
     def state(self) -> dict[str, object]:
         return {}
 
+    def take_restarts(self) -> list:
+        return []
+
 
 @pytest.mark.parametrize("granted", ["Left", "Right"])
 def test_credit_for_one_behavior_is_seen_while_both_wait(granted: str) -> None:
