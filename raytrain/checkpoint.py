@@ -115,7 +115,10 @@ class CheckpointStore:
         for path in reversed(_numbered(self._folder)):
             found = find_problems(path)
             if not found:
-                return load_snapshot(path), path, problems
+                try:
+                    return load_snapshot(path), path, problems
+                except CheckpointError as error:
+                    found = [str(error)]
             problems += [f"checkpoint {path.name}: {problem}" for problem in found]
         raise CheckpointError(f"No checkpoint to load in {self._folder}: {'; '.join(problems) or 'there is none'}.")
 
