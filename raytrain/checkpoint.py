@@ -44,7 +44,14 @@ _NUMBER = re.compile("[0-9]{6,}")
 
 
 class CheckpointWriteError(OSError):
-    """A checkpoint that could not be written (full disk, read-only folder). Earlier checkpoints are intact."""
+    """A checkpoint that could not be written (full disk, read-only folder). Earlier checkpoints are intact.
+
+    Attributes:
+        reason: what could not be written and why, a sentence.
+        newest: name of the newest checkpoint there is; empty without one.
+    """
+
+    reason = newest = ""
 
     def __str__(self) -> str:
         return self.strerror
@@ -60,6 +67,7 @@ class CheckpointStore:
     Attributes:
         messages: what the user should read (an old checkpoint that could not be deleted), oldest first.
         held: checkpoints that stay although there are `keep` newer ones, until `release`.
+        unsaved: why the last `try_save` failed; None when it did not.
     """
 
     def __init__(self, run_path: str | Path, keep: int) -> None:
@@ -69,6 +77,7 @@ class CheckpointStore:
         self.keep = keep
         self.messages: list[str] = []
         self.held: set[Path] = set()
+        self.unsaved: CheckpointWriteError | None = None
         self._folder = self.run_path / _FOLDER
         self._best = self.run_path / "best"
 
@@ -101,6 +110,41 @@ class CheckpointStore:
             shutil.rmtree(temporary, ignore_errors=True)  # gone after a success; what stays after a failure goes with the next save
         self._tidy(path)
         return path
+
+    def try_save(self, snapshot: Snapshot) -> Path | None:
+        """`save` for a run that goes on if the disk refuses: its state is well in memory, and the next checkpoint has more of it anyway.
+
+        Returns:
+            As `save`; None if the disk refuses, which is among the `messages` then, and in `unsaved` until a later one is written.
+
+        Raises:
+            ValueError, TypeError: as `save`.
+            CheckpointWriteError: the disk refuses and there is no checkpoint at all, so that nothing is lost by ending at once.
+        """
+        try:
+            path = self.save(snapshot)
+        except CheckpointWriteError as error:
+            if not error.newest:
+                raise
+            self.unsaved = error
+            self.messages.append(
+                f"{error.reason} Training goes on and the next checkpoint tries again; until then the newest is {error.newest}. "
+                "Free some space or make the folder writable."
+            )
+            return None
+        if self.unsaved is not None:
+            self.messages.append(f"Checkpoint {path.name} is written: the disk takes checkpoints again.")
+        self.unsaved = None
+        return path
+
+    def raise_unsaved(self) -> None:
+        """At the end of a run: raise if the last checkpoint could not be written.
+
+        Raises:
+            CheckpointWriteError: of the last `try_save`.
+        """
+        if self.unsaved is not None:
+            raise self.unsaved
 
     def load_latest(self) -> tuple[Snapshot, Path, list[str]]:
         """The newest checkpoint whose files are what its manifest says.
@@ -161,6 +205,15 @@ class CheckpointStore:
         if former.exists():
             self._delete(former, shutil.rmtree)
 
+    def try_mark_best(self, path: Path, evaluation: bytes | None = None) -> bool:
+        """`mark_best` for a run that goes on if the disk refuses; whether it did not. The reason is among the `messages` then."""
+        try:
+            self.mark_best(path, evaluation)
+        except CheckpointWriteError as error:
+            self.messages.append(f"{error.reason} Training goes on; the former best checkpoint stays until there is a better one.")
+            return False
+        return True
+
     def best_evaluation(self) -> bytes | None:
         """What `mark_best` was given with the checkpoint that is the best now; None without one, or if that was nothing."""
         self._restore_best()
@@ -213,13 +266,14 @@ class CheckpointStore:
     def _write_error(self, path: Path, error: OSError, size: int | None = None) -> CheckpointWriteError:
         there = self.run_path if self.run_path.exists() else Path(self.run_path.anchor or ".")
         good = self.paths()
-        return CheckpointWriteError(
-            error.errno,
+        reason = (
             f"Cannot write checkpoint {path}: {error.strerror or error}. "
-            f"{f'It needs {_readable(size)}; ' if size is not None else ''}{_readable(shutil.disk_usage(there).free)} are free there. "
-            "Free some space or make the folder writable"
-            f"{f', then go on with --resume: checkpoint {good[-1].name} is intact.' if good else '; there is no earlier checkpoint.'}",
+            f"{f'It needs {_readable(size)}; ' if size is not None else ''}{_readable(shutil.disk_usage(there).free)} are free there."
         )
+        after = f", then go on with --resume: checkpoint {good[-1].name} is intact." if good else "; there is no earlier checkpoint."
+        refused = CheckpointWriteError(error.errno, f"{reason} Free some space or make the folder writable{after}")
+        refused.reason, refused.newest = reason, good[-1].name if good else ""
+        return refused
 
 
 class PolicyFiles(NamedTuple):

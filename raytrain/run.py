@@ -22,7 +22,7 @@ from raytrain.config import check_behaviors, load_config
 from raytrain.config_text import summary_rows, to_yaml
 from raytrain.console import Console
 from raytrain.controller import Controller
-from raytrain.errors import RunFault
+from raytrain.errors import RunFault, RunFolderError
 from raytrain.judge import make_judge
 from raytrain.outcome import Outcome
 from raytrain.parameter_settings import made_parameters
@@ -36,7 +36,7 @@ from raytrain.startup import startup_rows
 from raytrain.stop import RunStop
 from raytrain.teams import teams_of
 from raytrain.timers import Gauges, merge, timers_metadata, write_timers
-from raytrain.writers import CsvWriter, TensorBoardWriter
+from raytrain.writers import CsvWriter, TensorBoardWriter, writing_metrics
 
 PACKAGES = ("raytrain", "ray", "tensorflow", "numpy", "gymnasium")
 
@@ -77,6 +77,7 @@ def train(
     Raises:
         ConfigError, RunFolderError, ClusterError: the input is not usable; nothing was started or written.
         RunFault: something broke while running; the last checkpoint is intact.
+        CheckpointWriteError: the disk refused the first checkpoint or the last one; those before are intact.
         KeyboardInterrupt: interrupted; after a checkpoint has been saved, but for a trainer that was still starting.
     """
     named = {
@@ -176,7 +177,8 @@ def _control(plans, backend, resumed, config, folder, store, callbacks, console,
     gauges, writers = Gauges(), {plan.behavior: _writers(folder, plan.behavior, resumed) for plan in plans}
     if not resumed:
         for plan in plans:
-            writers[plan.behavior][0].hyperparameters(flat(plan.settings.model_dump()))
+            with writing_metrics(console.warn_once):
+                writers[plan.behavior][0].hyperparameters(flat(plan.settings.model_dump()))
     stop = RunStop(config.stop, writers)
     if resumed:
         stop.load_state(resumed["stop"])
@@ -190,9 +192,15 @@ def _control(plans, backend, resumed, config, folder, store, callbacks, console,
         raise
     finally:
         for writer in [writer for own in writers.values() for writer in own]:
-            writer.close()
+            try:
+                writer.close()
+            except OSError as error:  # must not hide how the run ended
+                console.warning(f"the last metrics could not be written and are lost: {error}")
         console.close()
-    _write_timers(folder, [trainer_name(plan.behavior) for plan in plans], trees, gauges, versions, command, started_at)
+    try:
+        _write_timers(folder, [trainer_name(plan.behavior) for plan in plans], trees, gauges, versions, command, started_at)
+    except OSError as error:
+        console.warning(f"cannot write timers.json: {error}")
     _say_end(console, plans, folder, store, outcome, command)
     return Run(folder.path, outcome.results()), outcome
 
@@ -247,7 +255,10 @@ def _backend(
 
 def _writers(folder: RunFolder, behavior: str, resumed: dict[str, Any] | None) -> list[Any]:
     path, step = folder.behavior_path(behavior), resumed["behaviors"].get(behavior) if resumed else None
-    return [TensorBoardWriter(path, step), CsvWriter(path, step)]
+    try:
+        return [TensorBoardWriter(path, step), CsvWriter(path, step)]
+    except (OSError, ValueError) as error:
+        raise RunFolderError(f"Cannot go on with the curves in {path}: {error}") from error
 
 
 # -- after the end ----------------------------------------------------------------------------------------------------
@@ -263,10 +274,14 @@ def _write_timers(
     write_timers(folder.path / "timers.json", merge(root, parts), gauges.to_json(), timers_metadata(started_at, now, versions, command or " ".join(sys.argv)))
 
 
-def _write_log(folder: RunFolder, fault: RunFault) -> Path:
+def _write_log(folder: RunFolder, fault: RunFault) -> Path | None:
+    """None where the disk refuses: the fault itself matters more."""
     path = folder.path / "logs" / "fault.log"
-    path.parent.mkdir(exist_ok=True)
-    path.write_text(f"{fault}\n\n{fault.full_traceback}\n", encoding="utf-8")
+    try:
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(f"{fault}\n\n{fault.full_traceback}\n", encoding="utf-8")
+    except OSError:
+        return None
     return path
 
 
