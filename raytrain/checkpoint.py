@@ -18,7 +18,8 @@ from pathlib import Path
 from typing import Literal, NamedTuple
 
 from envs.specs import BehaviorSpec
-from raytrain.files import remove_folder, replace_file, sync_folder, write_synced
+from raytrain.files import link_folder, remove_folder, replace_file, sync_folder, write_synced
+from raytrain.remote import is_uri
 from raytrain.run_folder import list_runs
 from raytrain.snapshot import (
     MANIFEST,
@@ -41,6 +42,7 @@ __all__ = [
 _FOLDER = "checkpoints"
 _EVALUATION = "evaluation.json"
 _NUMBER = re.compile("[0-9]{6,}")
+_TRAINING = re.compile("/trainer[.]")
 
 
 class CheckpointWriteError(OSError):
@@ -190,7 +192,7 @@ class CheckpointStore:
         temporary, former = self._temporary("best"), self._folder / ".trash-best"
         try:
             self._clean_up()
-            _link_folder(path, temporary)
+            link_folder(path, temporary)
             if evaluation is not None:
                 write_synced(temporary / _EVALUATION, evaluation)
             if self._best.exists():
@@ -287,19 +289,24 @@ class PolicyFiles(NamedTuple):
     distribution: Distribution = "gaussian"
 
 
-def find_checkpoint(path: str | Path, which: Literal["best", "latest"] = "best") -> Path:
+def find_checkpoint(path: str | Path, which: Literal["best", "latest"] = "best", policy_only: bool = False) -> Path:
     """The checkpoint folder that `path` means.
 
     Args:
-        path: a checkpoint folder, which is returned as it is, or a run folder.
+        path: a checkpoint folder, which is returned as it is, or a run folder. Of a URI, what is needed of it is downloaded.
         which: of a run folder, the best checkpoint (the newest in a run that has not marked one yet), or the newest.
+        policy_only: what trainers go on from is not needed.
 
     Raises:
         CheckpointError: there is none.
     """
-    path = Path(path).expanduser()
     if which not in ("best", "latest"):
         raise ValueError(f"Expected which to be 'best' or 'latest', received {which!r}.")
+    if is_uri(path):
+        from raytrain.staging import fetch_checkpoint
+
+        return fetch_checkpoint(path, which, (lambda file: not _TRAINING.search(file)) if policy_only else (lambda file: True))
+    path = Path(path).expanduser()
     candidates = [path, path / "best"] if which == "best" else [path]
     for candidate in candidates:
         if (candidate / MANIFEST).is_file():
@@ -324,7 +331,7 @@ def load_policy_files(path: str | Path, behavior: str | None = None, which: Lite
     Raises:
         CheckpointError: nothing there, several behaviors and none named, or a corrupt file (never replaced by another checkpoint's).
     """
-    fields, weights = load_policy_part(find_checkpoint(path, which), behavior)
+    fields, weights = load_policy_part(find_checkpoint(path, which, policy_only=True), behavior)
     return PolicyFiles(fields["spec"], fields["network"], weights, fields["policy_version"], fields["agent_steps"], fields["distribution"])
 
 
@@ -342,23 +349,6 @@ def _write_files(folder: Path, files: dict[str, bytes]) -> None:
         write_synced(folder / name, data)
     for subfolder in {(folder / name).parent for name in files}:
         sync_folder(subfolder)
-
-
-def _link_folder(source: Path, target: Path) -> None:
-    target.mkdir()
-    for item in source.iterdir():
-        (_link_folder if item.is_dir() else _link_or_copy)(item, target / item.name)
-    sync_folder(target)
-
-
-def _link_or_copy(source: Path, target: Path) -> None:
-    """Checkpoint files never change, so two folders may share them; file systems without hard links get a copy."""
-    try:
-        os.link(source, target)
-    except OSError:
-        shutil.copyfile(source, target)
-        with open(target, "r+b") as file:
-            os.fsync(file.fileno())
 
 
 def _readable(size: int) -> str:

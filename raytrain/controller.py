@@ -308,6 +308,8 @@ class Controller:
             self._folder.write_status(status)
         except OSError as error:
             self._console.warn_once(f"cannot write status.json: {error}")
+        if self._folder.upload_error:
+            self._console.warn_once(f"results cannot be uploaded, which is tried again: {self._folder.upload_error}")
         if self._folder.heartbeat_error:
             self._console.warn_once(f"the run's lock cannot be kept fresh: {self._folder.heartbeat_error}")
 

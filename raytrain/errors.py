@@ -103,5 +103,12 @@ class RunFault(RuntimeError):
         return cls(f"{component}: {kind}{error}{where}", error.user_traceback if isinstance(error, EnvFault) else full, full)
 
 
+class UploadError(OSError):
+    """Results that could not be brought to the URI where they belong; they are whole on this machine."""
+
+    def __str__(self) -> str:
+        return self.args[0]
+
+
 class ClusterError(ValueError):
     """A Ray cluster that cannot be used as asked: it does not answer, differs, or cannot hold the run."""

@@ -153,7 +153,8 @@ def _run(config, local, fits, place, callbacks, console, command, started_at, un
         versions = {p: _version(p) for p in PACKAGES}
         changes = changed_settings(folder, config) if snapshot else []
         folder.write_configuration(to_yaml(config.placed(), versions))
-        console.header(f"raytrain {versions['raytrain']}", [("Ray", place), ("run", str(folder.path)), ("seed", str(plans[0].seed))])
+        folder.begin_upload(store.keep, console.warning)
+        console.header(f"raytrain {versions['raytrain']}", [("Ray", place), ("run", folder.address), ("seed", str(plans[0].seed))])
         rows = summary_rows(config, {plan.behavior: plan.agents_learning for plan in plans})
         console.config_table([("configuration", [row for row in rows if not (local and row[0] == "resources")])])
         for plan in plans:
@@ -201,6 +202,7 @@ def _control(plans, backend, resumed, config, folder, store, callbacks, console,
         _write_timers(folder, [trainer_name(plan.behavior) for plan in plans], trees, gauges, versions, command, started_at)
     except OSError as error:
         console.warning(f"cannot write timers.json: {error}")
+    folder.finish_upload()
     _say_end(console, plans, folder, store, outcome, command)
     return Run(folder.path, outcome.results()), outcome
 
@@ -295,7 +297,7 @@ def _say_end(console: Console, plans: list[Plan], folder: RunFolder, store: Chec
             rows += [(name, text) for name, text in (("ELO", rating), ("mean return", mean)) if text]
         else:
             rows.append((behavior, f"{one.agent_steps:,} agent steps" + (f", ELO {rating}" if rating else "") + (f", mean return {mean}" if mean else "")))
-    rows += ([] if own else [("time", _time(outcome))]) + [("run", str(folder.path)), ("curves", f"tensorboard --logdir {folder.path.parent}")]
+    rows += ([] if own else [("time", _time(outcome))]) + [("run", folder.address), ("curves", f"tensorboard --logdir {folder.results_address}")]
     if not store.paths():
         rows.append(("saved", "nothing, since the trainer was still starting; the same command starts the run again"))
     else:

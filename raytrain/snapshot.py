@@ -196,6 +196,18 @@ def _read_manifest(folder: Path) -> dict[str, tuple[int, str]]:
     return expected
 
 
+def listed_files(folder: Path) -> dict[str, int]:
+    """Path -> size (bytes) of each file that the manifest in `folder` lists; all inside the folder.
+
+    Raises:
+        CheckpointError: the manifest is missing or not as it was written.
+    """
+    try:
+        return {path: size for path, (size, _) in _read_manifest(folder).items()}
+    except CheckpointError as error:
+        raise CheckpointError(f"Cannot load checkpoint {folder}: {MANIFEST}: {error}. Use another checkpoint.") from error
+
+
 def _is_inside(path: str) -> bool:
     """Whether a path of a manifest stays inside its folder on every system."""
     return path.isprintable() and not set(path) & set("\\:") and not {"", ".", ".."} & set(path.split("/"))

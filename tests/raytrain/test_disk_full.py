@@ -109,7 +109,7 @@ def test_a_best_checkpoint_that_cannot_be_marked_is_a_warning(tmp_path: Path, di
     def refuse(source: Path, target: Path) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    monkeypatch.setattr(checkpoint, "_link_folder", refuse)
+    monkeypatch.setattr(checkpoint, "link_folder", refuse)
     store = CheckpointStore(tmp_path, keep=1)
     (tmp_path / "checkpoints" / "000000").mkdir(parents=True)
     (tmp_path / "checkpoints" / "000000" / "manifest.json").touch()
