@@ -1,5 +1,6 @@
 """The checkpoints of a run: numbered folders that appear whole or not at all, the best one, and the policies in them.
 
+    checkpoints/.replay-… replay buffers on their way into a checkpoint (`raytrain.replay_chunks`)
     checkpoints/000012/   written as ``.tmp-000012-…``, every file synced, then renamed; deleted by way of ``.trash-000012``
     best/                 a complete checkpoint of its own (hard links to the numbered one where the disk can, copies elsewhere);
                           evaluation.json in it is what it is the best by, if not the training return
@@ -9,6 +10,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 import shutil
@@ -18,8 +20,9 @@ from pathlib import Path
 from typing import Literal, NamedTuple
 
 from envs.specs import BehaviorSpec
-from raytrain.files import link_folder, remove_folder, replace_file, sync_folder, write_synced
+from raytrain.files import link_folder, portable_name, remove_folder, replace_file, sync_folder, write_synced
 from raytrain.remote import is_uri
+from raytrain.replay_chunks import ChunkWriter
 from raytrain.run_folder import list_runs
 from raytrain.snapshot import (
     MANIFEST,
@@ -30,6 +33,7 @@ from raytrain.snapshot import (
     find_problems,
     load_policy_part,
     load_snapshot,
+    replay_files,
 )
 from trainers.networks import Distribution
 from trainers.settings import NetworkSettings
@@ -42,7 +46,7 @@ __all__ = [
 _FOLDER = "checkpoints"
 _EVALUATION = "evaluation.json"
 _NUMBER = re.compile("[0-9]{6,}")
-_TRAINING = re.compile("/trainer[.]")
+_TRAINING = re.compile("/(trainer[.]|replay-)")
 
 
 class CheckpointWriteError(OSError):
@@ -81,6 +85,7 @@ class CheckpointStore:
         self.held: set[Path] = set()
         self.unsaved: CheckpointWriteError | None = None
         self._folder = self.run_path / _FOLDER
+        self._session = uuid.uuid4().hex[:8]
         self._best = self.run_path / "best"
 
     def paths(self) -> list[Path]:
@@ -97,21 +102,38 @@ class CheckpointStore:
             ValueError, TypeError: something in `snapshot` has no form on disk; nothing was written.
             CheckpointWriteError: the disk refuses; earlier checkpoints are intact and nothing half-written is left.
         """
-        files = encode(snapshot)
+        files, chunks = encode(snapshot), replay_files(snapshot)
+        folders = {one.replay.folder for one in snapshot.behaviors.values() if one.replay is not None and one.replay.folder}
         numbers = [int(p.name) for p in _numbered(self._folder)]
         path = self._folder / f"{max(numbers, default=-1) + 1:06d}"
         temporary = self._temporary(path.name)
         try:
+            refused = [one.replay.error for one in snapshot.behaviors.values() if one.replay is not None and one.replay.error]
+            if refused:
+                raise OSError(errno.EIO, refused[0])
             self._clean_up()
-            _write_files(temporary, files)
+            _write_files(temporary, files, {target: self._folder / source / file.name for target, (source, file) in chunks.items()})
             os.replace(temporary, path)
             sync_folder(self._folder)
         except OSError as error:
-            raise self._write_error(path, error, sum(map(len, files.values()))) from error
+            raise self._write_error(path, error, sum(map(len, files.values())) + sum(file.size for _, file in chunks.values())) from error
         finally:
+            for name in folders:
+                self._remove_replay(name)
             shutil.rmtree(temporary, ignore_errors=True)  # gone after a success; what stays after a failure goes with the next save
         self._tidy(path)
         return path
+
+    def replay_writer(self, behavior: str) -> ChunkWriter:
+        """Where the trainer of a behavior brings its replay buffer; may be sent to another process of this machine."""
+        return ChunkWriter(self._folder.absolute(), f".replay-{self._session}-{portable_name(behavior)}-")
+
+    def _remove_replay(self, name: str) -> None:
+        """A folder that was moved into a checkpoint or was refused, and older ones of its behavior, which nobody asked for."""
+        prefix = name.rpartition("-")[0]
+        for path in self._folder.glob(".replay-*"):
+            if path.name.rpartition("-")[0] == prefix and path.name <= name:
+                shutil.rmtree(path, ignore_errors=True)
 
     def try_save(self, snapshot: Snapshot) -> Path | None:
         """`save` for a run that goes on if the disk refuses: its state is well in memory, and the next checkpoint has more of it anyway.
@@ -236,7 +258,8 @@ class CheckpointStore:
         self._folder.mkdir(exist_ok=True)
         sync_folder(self.run_path)
         self._restore_best()
-        for path in [*self._folder.glob(".tmp-*"), *self._folder.glob(".trash-*")]:
+        of_others = [path for path in self._folder.glob(".replay-*") if not path.name.startswith(f".replay-{self._session}-")]
+        for path in [*self._folder.glob(".tmp-*"), *self._folder.glob(".trash-*"), *of_others]:
             self._delete(path, shutil.rmtree)
 
     def _restore_best(self) -> None:
@@ -342,8 +365,12 @@ def _numbered(folder: Path) -> list[Path]:
     return sorted((p for p in folder.iterdir() if _NUMBER.fullmatch(p.name)), key=lambda p: int(p.name))
 
 
-def _write_files(folder: Path, files: dict[str, bytes]) -> None:
+def _write_files(folder: Path, files: dict[str, bytes], moved: dict[str, Path]) -> None:
+    """Make `folder` with new files and those that lie elsewhere on the same disk, synced already."""
     folder.mkdir()
+    for name, source in moved.items():
+        (folder / name).parent.mkdir(exist_ok=True)
+        os.replace(source, folder / name)
     for name, data in files.items():
         (folder / name).parent.mkdir(exist_ok=True)
         write_synced(folder / name, data)

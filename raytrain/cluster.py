@@ -11,18 +11,21 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import ray
 from ray._private.utils import read_ray_address
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-from raytrain.actors import EnvManagerActor, EvaluatorActor, Exchange, Report, TrainerActor
+from raytrain.actors import EnvManagerActor, EvaluatorActor, Exchange, ReplayWriterActor, Report, TrainerActor
 from raytrain.backends import News, trainer_name
 from raytrain.errors import ClusterError, RunFault
 from raytrain.evaluation import EVALUATOR, Evaluator, Played
 from raytrain.messages import CheckpointDue
 from raytrain.plan import Plan, Start
 from raytrain.referee import Referee
+from raytrain.replay_chunks import ChunkWriter
 from raytrain.settings import DistributedSettings
 
 _PROBE_S = 2.0
@@ -127,10 +130,11 @@ class RayBackend:
 
     def __init__(
         self, plans: Sequence[Plan], starts: Mapping[str, Start], settings: DistributedSettings, manager_states: list[dict] | None = None,
-        referee_state: dict[str, Any] | None = None,
+        referee_state: dict[str, Any] | None = None, replay_writers: Mapping[str, ChunkWriter] = MappingProxyType({}),
     ) -> None:
         self._plans, self._starts, self._settings, self._states = list(plans), dict(starts), settings, manager_states
         self._managers = plans[0].managers
+        self._replay_writers = replay_writers
         self._trainers = {trainer_name(plan.behavior): plan.behavior for plan in plans}
         self._actors: dict[str, Any] = {}
         self._pending: dict[str, ray.ObjectRef] = {}
@@ -161,7 +165,11 @@ class RayBackend:
             )
             # What is started from may hold a replay buffer, so it is let go.
             start = self._starts.pop(plan.behavior)
-            self._actors[trainer_name(plan.behavior)] = trainer.remote(plan, start, self._exchanges[plan.behavior], self._referee)
+            writer = self._replay_writers.get(plan.behavior)
+            if writer is not None:  # on this machine, where the results are, whatever node the trainer is on
+                here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
+                writer = ray.remote(ReplayWriterActor).options(num_cpus=0, scheduling_strategy=here).remote(writer)
+            self._actors[trainer_name(plan.behavior)] = trainer.remote(plan, start, self._exchanges[plan.behavior], self._referee, writer)
         for actor in self._actors.values():
             actor.start.remote()
 

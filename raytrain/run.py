@@ -27,6 +27,7 @@ from raytrain.judge import make_judge
 from raytrain.outcome import Outcome
 from raytrain.parameter_settings import made_parameters
 from raytrain.plan import Plan, Start
+from raytrain.replay_chunks import ChunkWriter
 from raytrain.resume import changed_settings, flat, initial_snapshot, starts_of
 from raytrain.run_folder import RunFolder, has_checkpoint
 from raytrain.settings import RunConfig
@@ -169,7 +170,7 @@ def _run(config, local, fits, place, callbacks, console, command, started_at, un
                 console.message(text)
         if local:
             console.message("compiling …")  # which nothing else can be done beside here
-        backend = _backend(plans, starts, states, resumed.get("referee") if resumed else None, local, config)
+        backend = _backend(plans, starts, states, resumed.get("referee") if resumed else None, local, config, _replay_writers(plans, store))
         del snapshot, source, starts  # which may hold a replay buffer
         return _control(plans, backend, resumed, config, folder, store, callbacks, console, command, versions, started_at, local)
 
@@ -246,13 +247,19 @@ def plans_of(config: RunConfig, found: EnvProbe, import_dirs: tuple[str, ...]) -
 
 
 def _backend(
-    plans: list[Plan], starts: dict[str, Start], states: list[dict] | None, referee: dict[str, Any] | None, local: bool, config: RunConfig
+    plans: list[Plan], starts: dict[str, Start], states: list[dict] | None, referee: dict[str, Any] | None, local: bool, config: RunConfig,
+    writers: dict[str, ChunkWriter],
 ) -> Backend:
     if local:
-        return LocalBackend(plans, starts, states, referee)
+        return LocalBackend(plans, starts, states, referee, writers)
     from raytrain.cluster import RayBackend
 
-    return RayBackend(plans, starts, config.distributed, states, referee)
+    return RayBackend(plans, starts, config.distributed, states, referee, writers)
+
+
+def _replay_writers(plans: list[Plan], store: CheckpointStore) -> dict[str, ChunkWriter]:
+    """Of the behaviors whose replay buffer is saved."""
+    return {plan.behavior: store.replay_writer(plan.behavior) for plan in plans if getattr(plan.settings.hyperparameters, "save_replay_buffer", False)}
 
 
 def _writers(folder: RunFolder, behavior: str, resumed: dict[str, Any] | None) -> list[Any]:

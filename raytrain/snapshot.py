@@ -4,6 +4,7 @@ A checkpoint folder holds, per behavior, a subfolder (its name made portable) wi
 
     trainer.safetensors, trainer.json    exact state of the trainer
     snapshots.safetensors, snapshots.json  with self-play, earlier policies
+    replay-00000.safetensors, …          with a replay buffer that is saved, its rows, in files of at most 64 MiB
     policy.safetensors, policy.json      what acting needs: weights; behavior, spec, network settings, version, agent steps, reward
 
 and beside them ``run.json`` (behavior -> subfolder; the controller's state) and ``manifest.json`` (size and SHA-256 of every
@@ -28,6 +29,7 @@ from safetensors import SafetensorError
 from envs.specs import BehaviorSpec
 from raytrain.errors import RunFolderError
 from raytrain.files import portable_name, to_json
+from raytrain.replay_chunks import ChunkFile, ReplayFiles, read_replay
 from trainers.networks import Distribution
 from trainers.self_play import FrozenPolicy, snapshots_in
 from trainers.settings import NetworkSettings
@@ -57,6 +59,8 @@ class BehaviorSnapshot:
         distribution: how its policy draws continuous actions.
         reward: mean return of recent episodes; with self-play its rating; None if no episode has finished.
         self_play: its frozen policies (`trainers.self_play.SnapshotPool`); None without self-play.
+        replay: its replay buffer where that has been written already, and is no part of `trainer`; None without. One that is read from
+            a checkpoint is part of `trainer`.
     """
 
     trainer: TrainerState
@@ -69,6 +73,7 @@ class BehaviorSnapshot:
     trainer_type: str = "ppo"
     distribution: Distribution = "gaussian"
     self_play: TrainerState | None = None
+    replay: ReplayFiles | None = None
 
 
 @dataclass(frozen=True)
@@ -85,7 +90,8 @@ class Snapshot:
 
 
 def encode(snapshot: Snapshot) -> dict[str, bytes]:
-    """The files of a checkpoint, in the order in which they are to be written: the manifest last.
+    """The files of a checkpoint, in the order in which they are to be written: the manifest last. It lists replay buffers, too, whose
+    files have been written already.
 
     Returns:
         Path inside the checkpoint folder, with ``/`` -> content.
@@ -117,8 +123,18 @@ def encode(snapshot: Snapshot) -> dict[str, bytes]:
         files[f"{folder}/policy.json"] = to_json(policy, f"policy of {name}")
     files[RUN] = to_json({"behaviors": folders, "run": snapshot.run}, "run")
     entries = {path: {"size": len(data), "sha256": hashlib.sha256(data).hexdigest()} for path, data in files.items()}
+    entries |= {path: {"size": file.size, "sha256": file.sha256} for path, (_, file) in replay_files(snapshot).items()}
     files[MANIFEST] = _manifest(entries)
     return files
+
+
+def replay_files(snapshot: Snapshot) -> dict[str, tuple[str, ChunkFile]]:
+    """Path inside the checkpoint -> folder where it is now, and file, of all chunks of replay buffers."""
+    folders = _behavior_folders(snapshot.behaviors)
+    return {
+        f"{folders[name]}/{file.name}": (one.replay.folder, file)
+        for name, one in snapshot.behaviors.items() if one.replay is not None for file in one.replay.files
+    }
 
 
 def _manifest(entries: dict[str, dict[str, Any]]) -> bytes:
@@ -240,6 +256,8 @@ def load_snapshot(folder: Path) -> Snapshot:
             _refuse(folder, [f"{file}: not in {MANIFEST}" for file in files if file not in listed])
             policy, weights = _load_policy(folder / subfolder)
             state = _load_state(folder / subfolder, "trainer")
+            chunks = sorted(path for path in listed if path.startswith(f"{subfolder}/replay-"))
+            state.tensors.update(read_replay([folder / path for path in chunks]))
             frozen = _load_state(folder / subfolder, "snapshots") if "snapshots" in parts else None
             behaviors[name] = BehaviorSnapshot(trainer=state, policy=weights, self_play=frozen, **policy)
         return Snapshot(behaviors=behaviors, run=dict(run["run"]))
