@@ -15,7 +15,7 @@ import os
 import re
 import shutil
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Literal, NamedTuple
 
@@ -103,7 +103,6 @@ class CheckpointStore:
             CheckpointWriteError: the disk refuses; earlier checkpoints are intact and nothing half-written is left.
         """
         files, chunks = encode(snapshot), replay_files(snapshot)
-        folders = {one.replay.folder for one in snapshot.behaviors.values() if one.replay is not None and one.replay.folder}
         numbers = [int(p.name) for p in _numbered(self._folder)]
         path = self._folder / f"{max(numbers, default=-1) + 1:06d}"
         temporary = self._temporary(path.name)
@@ -118,8 +117,7 @@ class CheckpointStore:
         except OSError as error:
             raise self._write_error(path, error, sum(map(len, files.values())) + sum(file.size for _, file in chunks.values())) from error
         finally:
-            for name in folders:
-                self._remove_replay(name)
+            self.drop_replay(snapshot.behaviors.values())
             shutil.rmtree(temporary, ignore_errors=True)  # gone after a success; what stays after a failure goes with the next save
         self._tidy(path)
         return path
@@ -128,12 +126,17 @@ class CheckpointStore:
         """Where the trainer of a behavior brings its replay buffer; may be sent to another process of this machine."""
         return ChunkWriter(self._folder.absolute(), f".replay-{self._session}-{portable_name(behavior)}-")
 
-    def _remove_replay(self, name: str) -> None:
-        """A folder that was moved into a checkpoint or was refused, and older ones of its behavior, which nobody asked for."""
-        prefix = name.rpartition("-")[0]
-        for path in self._folder.glob(".replay-*"):
-            if path.name.rpartition("-")[0] == prefix and path.name <= name:
+    def drop_replay(self, behaviors: Iterable[BehaviorSnapshot]) -> None:
+        """Delete what was written of replay buffers for snapshots that are saved now, or will not be, and for older ones of the same behaviors."""
+        names = [one.replay.folder for one in behaviors if one.replay is not None]
+        for path in self._folder.glob(f".replay-{self._session}-*"):
+            if any(path.name.rpartition("-")[0] == name.rpartition("-")[0] and path.name <= name for name in names):
                 shutil.rmtree(path, ignore_errors=True)
+
+    def close(self) -> None:
+        """After the trainers have ended: delete replay buffers that no checkpoint has taken."""
+        for path in self._folder.glob(f".replay-{self._session}-*"):
+            shutil.rmtree(path, ignore_errors=True)
 
     def try_save(self, snapshot: Snapshot) -> Path | None:
         """`save` for a run that goes on if the disk refuses: its state is well in memory, and the next checkpoint has more of it anyway.

@@ -223,6 +223,7 @@ class Controller:
         snapshots = {behavior: event.snapshot for behavior, event in parts.items()}
         key = tuple((one.agent_steps, one.policy_version) for one in snapshots.values())
         if key == self._saved:  # asked for twice at the same place
+            self._store.drop_replay(snapshots.values())
             return
         best_before = self._best_training
         better = self._judge is None and self._is_best(parts)

@@ -193,6 +193,7 @@ def _control(plans, backend, resumed, config, folder, store, callbacks, console,
         fault.log_file = _write_log(folder, fault)
         raise
     finally:
+        store.close()
         for writer in [writer for own in writers.values() for writer in own]:
             try:
                 writer.close()

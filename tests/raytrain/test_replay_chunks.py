@@ -73,6 +73,8 @@ def test_what_nobody_took_is_deleted(tmp_path: Path) -> None:
     store.save(Snapshot({"Walker": replace(make_behavior(3), trainer=state, replay=replay)}, {}))
     left = sorted(p.name for p in (tmp_path / "checkpoints").iterdir())
     assert len(left) == 2 and left[0].startswith(".replay-") and "Crawler" in left[0] and left[1] == "000000"
+    store.close()
+    assert [p.name for p in (tmp_path / "checkpoints").iterdir()] == ["000000"]
 
 
 def test_a_disk_that_refuses_a_chunk_is_a_checkpoint_that_could_not_be_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
