@@ -15,6 +15,7 @@ ENVS = {
     "pettingzoo": ["pettingzoo>=1.24", "mpe2"],
 }
 ONNX = ["onnxruntime>=1.14", "onnx>=1.14"]  # faster acting on images
+REMOTE = ["fsspec>=2024.2"]  # results_dir as a URI; each kind of place has a package besides: s3fs, gcsfs, adlfs
 MINARI = ["minari[hdf5]>=0.5.3", "pillow>=10"]  # Minari reads images with Pillow without asking for it
 
 setup(
@@ -27,6 +28,6 @@ setup(
     python_requires=">=3.11",
     packages=["raytrain", "trainers", "envs"],
     install_requires=REQUIREMENTS,
-    extras_require={**ENVS, "minari": MINARI, "onnx": ONNX, "test": ["pytest>=8", "pytest-xdist>=3.6", "gymnasium[box2d]>=1.1", *ENVS["atari"], *ENVS["minigrid"], *ENVS["pettingzoo"], *MINARI, *ONNX], "docs": ["matplotlib>=3.8"]},
+    extras_require={**ENVS, "minari": MINARI, "onnx": ONNX, "remote": REMOTE, "test": ["pytest>=8", "pytest-xdist>=3.6", "gymnasium[box2d]>=1.1", *ENVS["atari"], *ENVS["minigrid"], *ENVS["pettingzoo"], *MINARI, *ONNX, *REMOTE], "docs": ["matplotlib>=3.8"]},
     entry_points={"console_scripts": ["raytrain = raytrain.cli:main"]},
 )

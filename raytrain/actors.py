@@ -6,6 +6,7 @@ Nothing here learns or steps: an actor runs a component's loop in a thread of it
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 import queue
 import tempfile
@@ -14,10 +15,12 @@ import time
 import uuid
 from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import ray
 from ray.util.queue import Full, _QueueActor
 
@@ -30,10 +33,12 @@ from raytrain.messages import QUEUE_CAPACITY, Header, ManagerStatus, Notice, Ord
 from raytrain.plan import Plan, Start, build_env_manager, build_trainer_loop, manager_name
 from raytrain.queues import Item
 from raytrain.referee import ItemReport, Ruling
+from raytrain.replay_chunks import ChunkFile, ChunkWriter
 from trainers.trajectory import TrajectoryBatch
 
 CALL_TIMEOUT_S = 30.0
 """An actor that does not answer a control call for this long is taken for dead."""
+_CHUNK_TIMEOUT_S = 120.0  # to bring 64 MiB over a slow network to a slow disk
 _SLICE_S = 1.0  # longest wait inside one remote call: a waiter that dies leaves nothing behind for longer
 _EVALUATOR_NICENESS = 10
 _FEW = 4
@@ -509,11 +514,58 @@ class EvaluatorActor:
             return RunFault.of(EVALUATOR, error)
 
 
+class ReplayWriterActor:
+    """A `ChunkWriter` on the driver's node. What the disk refuses is returned: Ray would wrap an error."""
+
+    def __init__(self, writer: ChunkWriter) -> None:
+        self._writer = writer
+
+    def call(self, name: str, *arguments: Any) -> Any:
+        """A method of the writer; its result, or the `OSError`."""
+        try:
+            return getattr(self._writer, name)(*arguments)
+        except OSError as error:
+            return OSError(error.errno, error.strerror or str(error))
+
+
+class RemoteReplayWriter:
+    """A `ReplayWriter` whose disk is on another node: one chunk is on its way at a time, straight from this process to that one."""
+
+    def __init__(self, actor: ray.actor.ActorHandle) -> None:
+        self._actor = actor
+
+    def begin(self) -> str:
+        """See `ReplayWriter`."""
+        return self._call("begin")
+
+    def write(self, folder: str, number: int, tensors: dict[str, np.ndarray]) -> ChunkFile:
+        """See `ReplayWriter`."""
+        return self._call("write", folder, number, tensors)
+
+    def remove(self, folder: str) -> None:
+        """See `ReplayWriter`."""
+        with suppress(OSError):
+            self._call("remove", folder)
+
+    def _call(self, *arguments: Any) -> Any:
+        try:
+            answer = ray.get(self._actor.call.remote(*arguments), timeout=_CHUNK_TIMEOUT_S)
+        except ray.exceptions.RayError as error:
+            raise OSError(errno.EIO, f"the process on the driver's machine that writes it did not answer ({type(error).__name__})") from error
+        if isinstance(answer, OSError):
+            raise answer
+        return answer
+
+
 class TrainerActor(_LoopActor):
     """A trainer on Ray."""
 
-    def __init__(self, plan: Plan, start: Start, exchange: ray.actor.ActorHandle, referee: ray.actor.ActorHandle | None) -> None:
+    def __init__(
+        self, plan: Plan, start: Start, exchange: ray.actor.ActorHandle, referee: ray.actor.ActorHandle | None,
+        replay_writer: ray.actor.ActorHandle | None = None,
+    ) -> None:
         super().__init__(trainer_name(plan.behavior))
+        self._replay_writer = None if replay_writer is None else RemoteReplayWriter(replay_writer)
         self._plan, self._begin, self._exchange = plan, start, exchange
         self._changes: deque[ManagerChange] = deque()
         self._referee = None if referee is None else RemoteReferee(referee)
@@ -521,7 +573,7 @@ class TrainerActor(_LoopActor):
     def _loop(self) -> None:
         sink = RemotePolicySink(self._exchange, self._plan.first_message(self._begin))
         source = RemoteSource(self._exchange, f"{self._plan.behavior}-{os.getpid()}-{time.time_ns()}", sink.publish_again)
-        loop = build_trainer_loop(self._plan, self._begin, source, sink, self._referee)
+        loop = build_trainer_loop(self._plan, self._begin, source, sink, self._referee, self._replay_writer)
         if self._begin.epoch == 0:  # otherwise it is that from which it goes on
             loop.request_save()
         self._begin = None  # a loaded replay buffer may be part of it

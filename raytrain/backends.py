@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any, Protocol
 
 from threadpoolctl import threadpool_limits
@@ -17,6 +18,7 @@ from raytrain.messages import CheckpointDue, ManagerStatus, TrainerStatus
 from raytrain.plan import Plan, Start, build_env_manager, build_trainer_loop
 from raytrain.queues import LocalExchange
 from raytrain.referee import Referee
+from raytrain.replay_chunks import ReplayWriter
 from raytrain.trainer_loop import TrainerLoop
 
 
@@ -100,9 +102,10 @@ class LocalBackend:
 
     def __init__(
         self, plans: Sequence[Plan], starts: Mapping[str, Start], manager_states: list[dict] | None = None,
-        referee_state: dict[str, Any] | None = None,
+        referee_state: dict[str, Any] | None = None, replay_writers: Mapping[str, ReplayWriter] = MappingProxyType({}),
     ) -> None:
         self._plans, self._starts, self._states = list(plans), dict(starts), manager_states
+        self._replay_writers = replay_writers
         self._referee = Referee(plans, referee_state) if Referee.is_needed(plans) else None
         self._loops: dict[str, TrainerLoop] = {}
         self._managers: list[EnvManager] = []
@@ -119,7 +122,7 @@ class LocalBackend:
         exchanges = {p.behavior: LocalExchange(capacity=sys.maxsize) for p in self._plans}  # one thread: a full queue could never be emptied
         for plan in self._plans:
             exchange = exchanges[plan.behavior]
-            self._loops[plan.behavior] = build_trainer_loop(plan, self._starts[plan.behavior], exchange, exchange, self._referee)
+            self._loops[plan.behavior] = build_trainer_loop(plan, self._starts[plan.behavior], exchange, exchange, self._referee, self._replay_writers.get(plan.behavior))
         for i in range(len(self._plans[0].managers)):
             state = self._states[i] if self._states else None
             orders = None if self._referee is None else self._referee.orders

@@ -1,5 +1,6 @@
 """The checkpoints of a run: numbered folders that appear whole or not at all, the best one, and the policies in them.
 
+    checkpoints/.replay-… replay buffers on their way into a checkpoint (`raytrain.replay_chunks`)
     checkpoints/000012/   written as ``.tmp-000012-…``, every file synced, then renamed; deleted by way of ``.trash-000012``
     best/                 a complete checkpoint of its own (hard links to the numbered one where the disk can, copies elsewhere);
                           evaluation.json in it is what it is the best by, if not the training return
@@ -9,16 +10,19 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 import shutil
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Literal, NamedTuple
 
 from envs.specs import BehaviorSpec
-from raytrain.files import remove_folder, replace_file, sync_folder, write_synced
+from raytrain.files import link_folder, portable_name, remove_folder, replace_file, sync_folder, write_synced
+from raytrain.remote import is_uri
+from raytrain.replay_chunks import ChunkWriter
 from raytrain.run_folder import list_runs
 from raytrain.snapshot import (
     MANIFEST,
@@ -29,6 +33,7 @@ from raytrain.snapshot import (
     find_problems,
     load_policy_part,
     load_snapshot,
+    replay_files,
 )
 from trainers.networks import Distribution
 from trainers.settings import NetworkSettings
@@ -41,10 +46,18 @@ __all__ = [
 _FOLDER = "checkpoints"
 _EVALUATION = "evaluation.json"
 _NUMBER = re.compile("[0-9]{6,}")
+_TRAINING = re.compile("/(trainer[.]|replay-)")
 
 
 class CheckpointWriteError(OSError):
-    """A checkpoint that could not be written (full disk, read-only folder). Earlier checkpoints are intact."""
+    """A checkpoint that could not be written (full disk, read-only folder). Earlier checkpoints are intact.
+
+    Attributes:
+        reason: what could not be written and why, a sentence.
+        newest: name of the newest checkpoint there is; empty without one.
+    """
+
+    reason = newest = ""
 
     def __str__(self) -> str:
         return self.strerror
@@ -60,6 +73,7 @@ class CheckpointStore:
     Attributes:
         messages: what the user should read (an old checkpoint that could not be deleted), oldest first.
         held: checkpoints that stay although there are `keep` newer ones, until `release`.
+        unsaved: why the last `try_save` failed; None when it did not.
     """
 
     def __init__(self, run_path: str | Path, keep: int) -> None:
@@ -69,7 +83,9 @@ class CheckpointStore:
         self.keep = keep
         self.messages: list[str] = []
         self.held: set[Path] = set()
+        self.unsaved: CheckpointWriteError | None = None
         self._folder = self.run_path / _FOLDER
+        self._session = uuid.uuid4().hex[:8]
         self._best = self.run_path / "best"
 
     def paths(self) -> list[Path]:
@@ -86,21 +102,76 @@ class CheckpointStore:
             ValueError, TypeError: something in `snapshot` has no form on disk; nothing was written.
             CheckpointWriteError: the disk refuses; earlier checkpoints are intact and nothing half-written is left.
         """
-        files = encode(snapshot)
+        files, chunks = encode(snapshot), replay_files(snapshot)
         numbers = [int(p.name) for p in _numbered(self._folder)]
         path = self._folder / f"{max(numbers, default=-1) + 1:06d}"
         temporary = self._temporary(path.name)
         try:
+            refused = [one.replay.error for one in snapshot.behaviors.values() if one.replay is not None and one.replay.error]
+            if refused:
+                raise OSError(errno.EIO, refused[0])
             self._clean_up()
-            _write_files(temporary, files)
+            _write_files(temporary, files, {target: self._folder / source / file.name for target, (source, file) in chunks.items()})
             os.replace(temporary, path)
             sync_folder(self._folder)
         except OSError as error:
-            raise self._write_error(path, error, sum(map(len, files.values()))) from error
+            raise self._write_error(path, error, sum(map(len, files.values())) + sum(file.size for _, file in chunks.values())) from error
         finally:
+            self.drop_replay(snapshot.behaviors.values())
             shutil.rmtree(temporary, ignore_errors=True)  # gone after a success; what stays after a failure goes with the next save
         self._tidy(path)
         return path
+
+    def replay_writer(self, behavior: str) -> ChunkWriter:
+        """Where the trainer of a behavior brings its replay buffer; may be sent to another process of this machine."""
+        return ChunkWriter(self._folder.absolute(), f".replay-{self._session}-{portable_name(behavior)}-")
+
+    def drop_replay(self, behaviors: Iterable[BehaviorSnapshot]) -> None:
+        """Delete what was written of replay buffers for snapshots that are saved now, or will not be, and for older ones of the same behaviors."""
+        names = [one.replay.folder for one in behaviors if one.replay is not None]
+        for path in self._folder.glob(f".replay-{self._session}-*"):
+            if any(path.name.rpartition("-")[0] == name.rpartition("-")[0] and path.name <= name for name in names):
+                shutil.rmtree(path, ignore_errors=True)
+
+    def close(self) -> None:
+        """After the trainers have ended: delete replay buffers that no checkpoint has taken."""
+        for path in self._folder.glob(f".replay-{self._session}-*"):
+            shutil.rmtree(path, ignore_errors=True)
+
+    def try_save(self, snapshot: Snapshot) -> Path | None:
+        """`save` for a run that goes on if the disk refuses: its state is well in memory, and the next checkpoint has more of it anyway.
+
+        Returns:
+            As `save`; None if the disk refuses, which is among the `messages` then, and in `unsaved` until a later one is written.
+
+        Raises:
+            ValueError, TypeError: as `save`.
+            CheckpointWriteError: the disk refuses and there is no checkpoint at all, so that nothing is lost by ending at once.
+        """
+        try:
+            path = self.save(snapshot)
+        except CheckpointWriteError as error:
+            if not error.newest:
+                raise
+            self.unsaved = error
+            self.messages.append(
+                f"{error.reason} Training goes on and the next checkpoint tries again; until then the newest is {error.newest}. "
+                "Free some space or make the folder writable."
+            )
+            return None
+        if self.unsaved is not None:
+            self.messages.append(f"Checkpoint {path.name} is written: the disk takes checkpoints again.")
+        self.unsaved = None
+        return path
+
+    def raise_unsaved(self) -> None:
+        """At the end of a run: raise if the last checkpoint could not be written.
+
+        Raises:
+            CheckpointWriteError: of the last `try_save`.
+        """
+        if self.unsaved is not None:
+            raise self.unsaved
 
     def load_latest(self) -> tuple[Snapshot, Path, list[str]]:
         """The newest checkpoint whose files are what its manifest says.
@@ -115,7 +186,10 @@ class CheckpointStore:
         for path in reversed(_numbered(self._folder)):
             found = find_problems(path)
             if not found:
-                return load_snapshot(path), path, problems
+                try:
+                    return load_snapshot(path), path, problems
+                except CheckpointError as error:
+                    found = [str(error)]
             problems += [f"checkpoint {path.name}: {problem}" for problem in found]
         raise CheckpointError(f"No checkpoint to load in {self._folder}: {'; '.join(problems) or 'there is none'}.")
 
@@ -143,7 +217,7 @@ class CheckpointStore:
         temporary, former = self._temporary("best"), self._folder / ".trash-best"
         try:
             self._clean_up()
-            _link_folder(path, temporary)
+            link_folder(path, temporary)
             if evaluation is not None:
                 write_synced(temporary / _EVALUATION, evaluation)
             if self._best.exists():
@@ -157,6 +231,15 @@ class CheckpointStore:
             self._restore_best()
         if former.exists():
             self._delete(former, shutil.rmtree)
+
+    def try_mark_best(self, path: Path, evaluation: bytes | None = None) -> bool:
+        """`mark_best` for a run that goes on if the disk refuses; whether it did not. The reason is among the `messages` then."""
+        try:
+            self.mark_best(path, evaluation)
+        except CheckpointWriteError as error:
+            self.messages.append(f"{error.reason} Training goes on; the former best checkpoint stays until there is a better one.")
+            return False
+        return True
 
     def best_evaluation(self) -> bytes | None:
         """What `mark_best` was given with the checkpoint that is the best now; None without one, or if that was nothing."""
@@ -178,7 +261,8 @@ class CheckpointStore:
         self._folder.mkdir(exist_ok=True)
         sync_folder(self.run_path)
         self._restore_best()
-        for path in [*self._folder.glob(".tmp-*"), *self._folder.glob(".trash-*")]:
+        of_others = [path for path in self._folder.glob(".replay-*") if not path.name.startswith(f".replay-{self._session}-")]
+        for path in [*self._folder.glob(".tmp-*"), *self._folder.glob(".trash-*"), *of_others]:
             self._delete(path, shutil.rmtree)
 
     def _restore_best(self) -> None:
@@ -210,13 +294,14 @@ class CheckpointStore:
     def _write_error(self, path: Path, error: OSError, size: int | None = None) -> CheckpointWriteError:
         there = self.run_path if self.run_path.exists() else Path(self.run_path.anchor or ".")
         good = self.paths()
-        return CheckpointWriteError(
-            error.errno,
+        reason = (
             f"Cannot write checkpoint {path}: {error.strerror or error}. "
-            f"{f'It needs {_readable(size)}; ' if size is not None else ''}{_readable(shutil.disk_usage(there).free)} are free there. "
-            "Free some space or make the folder writable"
-            f"{f', then go on with --resume: checkpoint {good[-1].name} is intact.' if good else '; there is no earlier checkpoint.'}",
+            f"{f'It needs {_readable(size)}; ' if size is not None else ''}{_readable(shutil.disk_usage(there).free)} are free there."
         )
+        after = f", then go on with --resume: checkpoint {good[-1].name} is intact." if good else "; there is no earlier checkpoint."
+        refused = CheckpointWriteError(error.errno, f"{reason} Free some space or make the folder writable{after}")
+        refused.reason, refused.newest = reason, good[-1].name if good else ""
+        return refused
 
 
 class PolicyFiles(NamedTuple):
@@ -230,19 +315,24 @@ class PolicyFiles(NamedTuple):
     distribution: Distribution = "gaussian"
 
 
-def find_checkpoint(path: str | Path, which: Literal["best", "latest"] = "best") -> Path:
+def find_checkpoint(path: str | Path, which: Literal["best", "latest"] = "best", policy_only: bool = False) -> Path:
     """The checkpoint folder that `path` means.
 
     Args:
-        path: a checkpoint folder, which is returned as it is, or a run folder.
+        path: a checkpoint folder, which is returned as it is, or a run folder. Of a URI, what is needed of it is downloaded.
         which: of a run folder, the best checkpoint (the newest in a run that has not marked one yet), or the newest.
+        policy_only: what trainers go on from is not needed.
 
     Raises:
         CheckpointError: there is none.
     """
-    path = Path(path).expanduser()
     if which not in ("best", "latest"):
         raise ValueError(f"Expected which to be 'best' or 'latest', received {which!r}.")
+    if is_uri(path):
+        from raytrain.staging import fetch_checkpoint
+
+        return fetch_checkpoint(path, which, (lambda file: not _TRAINING.search(file)) if policy_only else (lambda file: True))
+    path = Path(path).expanduser()
     candidates = [path, path / "best"] if which == "best" else [path]
     for candidate in candidates:
         if (candidate / MANIFEST).is_file():
@@ -267,7 +357,7 @@ def load_policy_files(path: str | Path, behavior: str | None = None, which: Lite
     Raises:
         CheckpointError: nothing there, several behaviors and none named, or a corrupt file (never replaced by another checkpoint's).
     """
-    fields, weights = load_policy_part(find_checkpoint(path, which), behavior)
+    fields, weights = load_policy_part(find_checkpoint(path, which, policy_only=True), behavior)
     return PolicyFiles(fields["spec"], fields["network"], weights, fields["policy_version"], fields["agent_steps"], fields["distribution"])
 
 
@@ -278,30 +368,17 @@ def _numbered(folder: Path) -> list[Path]:
     return sorted((p for p in folder.iterdir() if _NUMBER.fullmatch(p.name)), key=lambda p: int(p.name))
 
 
-def _write_files(folder: Path, files: dict[str, bytes]) -> None:
+def _write_files(folder: Path, files: dict[str, bytes], moved: dict[str, Path]) -> None:
+    """Make `folder` with new files and those that lie elsewhere on the same disk, synced already."""
     folder.mkdir()
+    for name, source in moved.items():
+        (folder / name).parent.mkdir(exist_ok=True)
+        os.replace(source, folder / name)
     for name, data in files.items():
         (folder / name).parent.mkdir(exist_ok=True)
         write_synced(folder / name, data)
     for subfolder in {(folder / name).parent for name in files}:
         sync_folder(subfolder)
-
-
-def _link_folder(source: Path, target: Path) -> None:
-    target.mkdir()
-    for item in source.iterdir():
-        (_link_folder if item.is_dir() else _link_or_copy)(item, target / item.name)
-    sync_folder(target)
-
-
-def _link_or_copy(source: Path, target: Path) -> None:
-    """Checkpoint files never change, so two folders may share them; file systems without hard links get a copy."""
-    try:
-        os.link(source, target)
-    except OSError:
-        shutil.copyfile(source, target)
-        with open(target, "r+b") as file:
-            os.fsync(file.fileno())
 
 
 def _readable(size: int) -> str:

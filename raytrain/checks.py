@@ -243,7 +243,7 @@ def _why(plan: Plan) -> str:
     """What makes the memory of a buffer more than its rows."""
     if not isinstance(plan.settings, SACSettings):
         return f" ({plan.max_rows():,} agent steps with those that may come while it learns, each held {ROW_COPIES} times then)"
-    return " (four times its own size, with save_replay_buffer)" if plan.settings.hyperparameters.save_replay_buffer else ""
+    return " (twice its own size, with save_replay_buffer)" if plan.settings.hyperparameters.save_replay_buffer else ""
 
 
 def _gigabytes(size: float) -> str:

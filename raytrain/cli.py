@@ -108,7 +108,7 @@ def _train(options: argparse.Namespace) -> int:
     from raytrain.checkpoint import CheckpointWriteError
     from raytrain.config import load_config
     from raytrain.console import Console
-    from raytrain.errors import ClusterError, ConfigError, RunFault, RunFolderError
+    from raytrain.errors import ClusterError, ConfigError, RunFault, RunFolderError, UploadError
     from raytrain.run import execute
     from raytrain.run_folder import has_checkpoint
 
@@ -125,7 +125,7 @@ def _train(options: argparse.Namespace) -> int:
     except RunFault as fault:
         console.error(str(fault), fault.full_traceback if debug else fault.user_traceback, fault.log_file)
         return 1
-    except (CheckpointWriteError, CallbackError) as error:
+    except (CheckpointWriteError, UploadError, CallbackError) as error:
         console.error(str(error), getattr(error, "user_traceback", ""))
         return 1
     return 130 if outcome.interrupted and not has_checkpoint(run.path) else 0

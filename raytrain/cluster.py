@@ -13,13 +13,15 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import ray
 from ray._private.utils import read_ray_address
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from envs.restarts import RestartLimits
-from raytrain.actors import CALL_TIMEOUT_S, EnvManagerActor, EvaluatorActor, Exchange, Report, TrainerActor
+from raytrain.actors import CALL_TIMEOUT_S, EnvManagerActor, EvaluatorActor, Exchange, ReplayWriterActor, Report, TrainerActor
 from raytrain.backends import News, trainer_name
 from raytrain.errors import ClusterError, RunFault
 from raytrain.evaluation import EVALUATOR, Evaluator, Played
@@ -27,6 +29,7 @@ from raytrain.intake import ManagerChange
 from raytrain.messages import CheckpointDue, ManagerStatus, Orders, TrainerStatus
 from raytrain.plan import Plan, Start, manager_name
 from raytrain.referee import Referee
+from raytrain.replay_chunks import ChunkWriter
 from raytrain.settings import DistributedSettings
 from raytrain.supervisor import SILENT_S, Supervisor
 
@@ -147,10 +150,12 @@ class RayBackend:
 
     def __init__(
         self, plans: Sequence[Plan], starts: Mapping[str, Start], settings: DistributedSettings, manager_states: list[dict] | None = None,
-        referee_state: dict[str, Any] | None = None, limits: RestartLimits | None = None,
+        referee_state: dict[str, Any] | None = None, replay_writers: Mapping[str, ChunkWriter] = MappingProxyType({}),
+        limits: RestartLimits | None = None,
     ) -> None:
         self._plans, self._settings, self._states = {plan.behavior: plan for plan in plans}, settings, manager_states
         self._starts = dict(starts)
+        self._replay_writers = replay_writers
         self._managers = list(plans[0].managers)
         self._wanted = len(self._managers)
         self._joined = set(self._managers)  # that trainers count on
@@ -207,7 +212,11 @@ class RayBackend:
         )
         # What is started from may hold a replay buffer, so it is let go.
         start = self._starts.pop(behavior)
-        self._actors[name] = trainer.remote(self._plans[behavior], start, self._exchanges[behavior], self._referee)
+        writer = self._replay_writers.get(behavior)
+        if writer is not None:  # on this machine, where the results are, whatever node the trainer is on
+            here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
+            writer = ray.remote(ReplayWriterActor).options(num_cpus=0, scheduling_strategy=here).remote(writer)
+        self._actors[name] = trainer.remote(self._plans[behavior], start, self._exchanges[behavior], self._referee, writer)
         self._actors[name].start.remote()
 
     @property

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from math import ceil
-from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
 import yaml
 
 from raytrain.evaluation_settings import EvaluationSettings
+from raytrain.remote import run_address
 from raytrain.settings import EnvSettings, RunConfig
 from trainers.settings import (
     DEFAULT_TRAINER,
@@ -133,7 +133,7 @@ def _start_and_end(config: RunConfig) -> list[tuple[str, str]]:
     saved, seed = config.checkpoint_settings, config.env_settings.seed
     rows = [
         ("seed", "drawn at the start" if seed == -1 else str(seed)),
-        ("results", str(Path(saved.results_dir) / (saved.run_id or "<new run id>"))),
+        ("results", str(run_address(saved.results_dir, saved.run_id or "<new run id>"))),
     ]
     if saved.initialize_from and not saved.resume:
         rows.append(("weights from", saved.initialize_from))

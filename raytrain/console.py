@@ -94,6 +94,7 @@ class Console:
         self._steps: dict[str, int] = {}
         self._moved = False
         self._waiting_for, self._waiting_since = "", clock()
+        self._warned: set[str] = set()
 
     def header(self, title: str, rows: Rows) -> None:
         """The first lines of a run: what and where (Ray, run folder, seed, versions)."""
@@ -120,6 +121,12 @@ class Console:
     def warning(self, text: str) -> None:
         """Something that is not as the user may expect, and what to do."""
         self._say(Text.assemble(("warning: ", "bold yellow"), text))
+
+    def warn_once(self, text: str) -> None:
+        """`warning`, unless the same was said before."""
+        if text not in self._warned:
+            self._warned.add(text)
+            self.warning(text)
 
     def waiting(self, what: str, since_s: float | None = None) -> None:
         """Say what is waited for and for how long, when it was silent for too long. Call it on every turn.

@@ -75,7 +75,6 @@ class Controller:
         self._started_s = time.monotonic()
         self._status_s = 0.0
         self._said_stepping = False
-        self._warned: set[str] = set()
         self._stopped = False
         self._trainers: dict[str, TrainerStatus] = {}
         self._managers: list[Any] = []
@@ -199,6 +198,7 @@ class Controller:
             self._console.warning(f"{who} did not finish in time, so there is no last checkpoint; the newest is {newest or 'none'}")
         if self._judge is not None and not interrupts.name:
             self._judge.finish(self._check_lock, lambda: not interrupts.name)
+        self._store.raise_unsaved()
         return timers
 
     def _save_what_is_left(self) -> None:
@@ -252,8 +252,8 @@ class Controller:
             dead = self._trainers[summary.behavior].ledger.get("dead_produced", 0) if summary.behavior in self._trainers else 0
             total = float(self._agent_steps_before.get(summary.behavior, 0) + produced + dead)
             summary = replace(summary, values={**summary.values, PRODUCED: total, RESTARTS: float(self._restarts)})
-        with writing_metrics():
-            for writer in self._writers[summary.behavior]:
+        for writer in self._writers[summary.behavior]:
+            with writing_metrics(self._console.warn_once):
                 writer.write(summary)
         self._stop.summary(summary)
         self._console.summary(summary)
@@ -303,20 +303,24 @@ class Controller:
         self._saved_s = time.monotonic()
         key = tuple((one.agent_steps, one.policy_version) for one in snapshots.values())
         if key == self._saved:  # asked for twice at the same place
+            self._store.drop_replay(snapshots.values())
             return
-        self._saved = key
+        best_before = self._best_training
         better = self._judge is None and self._is_best(parts)
         self._check_lock()
         state = self._run_state(parts, label)
-        path = self._store.save(Snapshot(snapshots, state))
-        if self._recovery is not None:
+        path = self._store.try_save(Snapshot(snapshots, state))
+        self._saved = key if path is not None else None  # what the disk refused is tried again, also at the same place
+        if path is not None and self._recovery is not None:
             self._recovery.saved(path, parts)
-        if better:
-            self._store.mark_best(path)
-        if self._judge is not None:
+        if better and (path is None or not self._store.try_mark_best(path)):
+            self._best_training = best_before
+        if path is not None and self._judge is not None:
             self._judge.saved(path, parts, state["referee"] and state["referee"]["curricula"])
         while self._store.messages:
             self._console.warning(self._store.messages.pop(0))
+        if path is None:
+            return
         rewards = [one.reward for one in snapshots.values()]
         self._callbacks.checkpoint(path, label, rewards[0] if len(rewards) == 1 else None)
 
@@ -387,14 +391,11 @@ class Controller:
         try:
             self._folder.write_status(status)
         except OSError as error:
-            self._warn_once(f"cannot write status.json: {error}")
+            self._console.warn_once(f"cannot write status.json: {error}")
+        if self._folder.upload_error:
+            self._console.warn_once(f"results cannot be uploaded, which is tried again: {self._folder.upload_error}")
         if self._folder.heartbeat_error:
-            self._warn_once(f"the run's lock cannot be kept fresh: {self._folder.heartbeat_error}")
-
-    def _warn_once(self, text: str) -> None:
-        if text not in self._warned:
-            self._warned.add(text)
-            self._console.warning(text)
+            self._console.warn_once(f"the run's lock cannot be kept fresh: {self._folder.heartbeat_error}")
 
     def _outcome(self, reason: str, interrupted: bool) -> Outcome:
         gone = {b: t for b, t in self._gone_back.items() if b not in self._trainers}

@@ -107,5 +107,12 @@ class RunFault(RuntimeError):
         return fault
 
 
+class UploadError(OSError):
+    """Results that could not be brought to the URI where they belong; they are whole on this machine."""
+
+    def __str__(self) -> str:
+        return self.args[0]
+
+
 class ClusterError(ValueError):
     """A Ray cluster that cannot be used as asked: it does not answer, differs, or cannot hold the run."""

@@ -153,3 +153,25 @@ def remove_folder(path: Path) -> None:
         shutil.rmtree(trash)
     os.replace(path, trash)
     shutil.rmtree(trash)
+
+
+def link_folder(source: Path, target: Path) -> None:
+    """A copy of folder `source` as `target`, which must not exist, of files that never change: hard links where the disk can.
+
+    Raises:
+        OSError: the disk refuses, or `source` is gone.
+    """
+    target.mkdir()
+    for item in source.iterdir():
+        (link_folder if item.is_dir() else _link_or_copy)(item, target / item.name)
+    sync_folder(target)
+
+
+def _link_or_copy(source: Path, target: Path) -> None:
+    """Checkpoint files never change, so two folders may share them; file systems without hard links get a copy."""
+    try:
+        os.link(source, target)
+    except OSError:
+        shutil.copyfile(source, target)
+        with open(target, "r+b") as file:
+            os.fsync(file.fileno())

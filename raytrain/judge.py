@@ -167,12 +167,13 @@ class Judge:
         evaluation = self._evaluation(saved, parameters, played)
         for behavior, values in evaluation.behaviors.items():
             self._write(behavior, values)
-        is_best = self.best is None or evaluation.reward > self.best.reward
-        if is_best:
-            self._store.mark_best(saved.path, to_json(asdict(evaluation), "evaluation"))
+        is_best = self.best is None or evaluation.reward > self.best.reward  # also if the disk refuses it; then the next better one is tried
+        if is_best and self._store.try_mark_best(saved.path, to_json(asdict(evaluation), "evaluation")):
             self.best = evaluation
         self.last = evaluation
         self._store.release(saved.path)
+        while self._store.messages:
+            self._console.warning(self._store.messages.pop(0))
         self._console.message(_sentence(evaluation, is_best))
 
     def _write(self, behavior: str, values: dict[str, float]) -> None:
@@ -181,8 +182,8 @@ class Judge:
             return
         self._written[behavior] = values["step"]
         tags = {EVALUATION_RETURN: "return_mean", EVALUATION_STD: "return_std", EVALUATION_LENGTH: "episode_length"}
-        with writing_metrics():
-            for writer in self._writers[behavior]:
+        for writer in self._writers[behavior]:
+            with writing_metrics(self._console.warn_once):
                 writer.evaluation(values["step"], {tag: values[key] for tag, key in tags.items()})
 
     def _evaluation(self, saved: _Saved, parameters: dict[str, str], played: Played) -> Evaluation:

@@ -52,7 +52,8 @@ def execute_offline(config: RunConfig, callbacks: Callbacks, console: Console, c
         versions = {p: _version(p) for p in PACKAGES}
         changes = changed_settings(folder, config) if snapshot else []
         folder.write_configuration(to_yaml(config.placed(), versions))
-        console.header(f"raytrain {versions['raytrain']}", [("Ray", _PLACE), ("run", str(folder.path)), ("seed", str(plan.seed))])
+        folder.begin_upload(store.keep, console.warning)
+        console.header(f"raytrain {versions['raytrain']}", [("Ray", _PLACE), ("run", folder.address), ("seed", str(plan.seed))])
         console.config_table([("configuration", summary_rows(config))])
         console.startup_table(behavior, [("demonstrations", _counts(learnt, held_out)), *startup_rows(plan)])
         for text in [*config.warnings(), *unused, *folder.messages, *problems]:

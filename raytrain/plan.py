@@ -24,6 +24,7 @@ from raytrain.matches import Matches
 from raytrain.messages import Orders, PolicyMessage
 from raytrain.queues import PolicySink, PolicySource, TrajectorySink, TrajectorySource
 from raytrain.referee import RefereePort
+from raytrain.replay_chunks import ReplayWriter
 from raytrain.stage import Stage
 from raytrain.world_desk import WorldDesk
 from trainers.architecture import Architecture, architecture
@@ -202,8 +203,8 @@ class Plan:
         """Memory that the trainer's rows or its replay buffer take at most (bytes)."""
         hyper = self.settings.hyperparameters
         if isinstance(self.settings, SACSettings):
-            # With the copy that is saved, its encoding, and the one that travels.
-            return self.replay_bytes() * (4 if hyper.save_replay_buffer else 1)
+            # With the copy that is saved; its encoding is one file's at a time.
+            return self.replay_bytes() * (2 if hyper.save_replay_buffer else 1)
         return self.max_rows() * row_bytes(self.spec, self.architecture.memory_size) * ROW_COPIES
 
     def replay_bytes(self) -> int:
@@ -316,12 +317,14 @@ def _masked(plans: Sequence[Plan]) -> bool | list[str]:
 
 
 def build_trainer_loop(
-    plan: Plan, start: Start, source: TrajectorySource, sink: PolicySink, referee: RefereePort | None = None
+    plan: Plan, start: Start, source: TrajectorySource, sink: PolicySink, referee: RefereePort | None = None,
+    replay_writer: ReplayWriter | None = None,
 ) -> TrainerLoop:
     """The behavior's trainer and its loop, compiled and ready; imports TensorFlow.
 
     Args:
         referee: where what worlds play may change.
+        replay_writer: where a replay buffer is brought that is saved.
     """
     from raytrain.tensorflow_setup import set_up_tensorflow
     from raytrain.trainer_loop import TrainerLoop
@@ -342,7 +345,7 @@ def build_trainer_loop(
     loop = TrainerLoop(
         plan.behavior, trainer, plan.settings, plan.spec, source, sink, credit, version=start.version, serial=start.serial,
         lock_step=plan.lock_step, env_steps=start.env_steps, others=plan.behaviors > 1,
-        evaluation_interval=plan.evaluation_interval, desk=desk, epoch=start.epoch, rolled_back=start.rolled_back,
+        evaluation_interval=plan.evaluation_interval, desk=desk, replay_writer=replay_writer, epoch=start.epoch, rolled_back=start.rolled_back,
     )
     loop.go_on_with_ledger(start.ledger, start.ended)
     return loop

@@ -120,7 +120,7 @@ def load_policy(
     """The policy of a run or checkpoint folder.
 
     Args:
-        path: run folder, or one of its checkpoints.
+        path: run folder, or one of its checkpoints; also a URI.
         behavior: needed when the run has several.
         which: of a run folder, the best checkpoint by training return, or the newest.
         seed: of sampled actions.
@@ -167,7 +167,7 @@ def load_snapshots(
     Raises:
         CheckpointError: there is no usable checkpoint, or no self-play in it.
     """
-    folder = find_checkpoint(path, which)
+    folder = find_checkpoint(path, which, policy_only=True)
     files = load_policy_files(folder, behavior)
     loaded = []
     for number, (frozen, rating) in load_frozen_part(folder, behavior).items():

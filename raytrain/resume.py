@@ -13,6 +13,7 @@ from raytrain.checkpoint import CheckpointError, CheckpointStore, find_checkpoin
 from raytrain.config_text import to_yaml
 from raytrain.plan import Plan, Start
 from raytrain.referee import Referee
+from raytrain.remote import is_uri, run_address
 from raytrain.run_folder import RunFolder
 from raytrain.settings import RunConfig
 from raytrain.snapshot import BehaviorSnapshot, Snapshot
@@ -26,7 +27,12 @@ def initial_snapshot(config: RunConfig) -> Snapshot:
     """What ``initialize_from`` names: a run id in the results folder, a run folder or a checkpoint folder."""
     saved = config.checkpoint_settings
     named = Path(saved.initialize_from)
-    path = named if named.is_dir() else Path(saved.results_dir) / saved.initialize_from
+    if is_uri(saved.initialize_from):
+        path = saved.initialize_from
+    elif named.is_dir():
+        path = named
+    else:
+        path = run_address(saved.results_dir, saved.initialize_from)
     return CheckpointStore.load(find_checkpoint(path))
 
 

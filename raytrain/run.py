@@ -24,12 +24,13 @@ from raytrain.config import check_behaviors, load_config
 from raytrain.config_text import summary_rows, to_yaml
 from raytrain.console import Console
 from raytrain.controller import Controller, Fleet
-from raytrain.errors import RunFault
+from raytrain.errors import RunFault, RunFolderError
 from raytrain.judge import make_judge
 from raytrain.outcome import Outcome
 from raytrain.parameter_settings import made_parameters
 from raytrain.plan import Plan, Start, manager_name
 from raytrain.recovery import Recovery
+from raytrain.replay_chunks import ChunkWriter
 from raytrain.resume import changed_settings, flat, initial_snapshot, starts_of
 from raytrain.run_folder import RunFolder, has_checkpoint
 from raytrain.settings import RunConfig
@@ -39,7 +40,7 @@ from raytrain.startup import startup_rows
 from raytrain.stop import RunStop
 from raytrain.teams import teams_of
 from raytrain.timers import Gauges, merge, timers_metadata, write_timers
-from raytrain.writers import CsvWriter, TensorBoardWriter
+from raytrain.writers import CsvWriter, TensorBoardWriter, writing_metrics
 
 PACKAGES = ("raytrain", "ray", "tensorflow", "numpy", "gymnasium")
 
@@ -80,6 +81,7 @@ def train(
     Raises:
         ConfigError, RunFolderError, ClusterError: the input is not usable; nothing was started or written.
         RunFault: something broke while running; the last checkpoint is intact.
+        CheckpointWriteError: the disk refused the first checkpoint or the last one; those before are intact.
         KeyboardInterrupt: interrupted; after a checkpoint has been saved, but for a trainer that was still starting.
     """
     named = {
@@ -158,7 +160,8 @@ def _run(config, local, fits, place, callbacks, console, command, started_at, un
         versions = {p: _version(p) for p in PACKAGES}
         changes = changed_settings(folder, config) if snapshot else []
         folder.write_configuration(to_yaml(config.placed(), versions))
-        console.header(f"raytrain {versions['raytrain']}", [("Ray", place), ("run", str(folder.path)), ("seed", str(plans[0].seed))])
+        folder.begin_upload(store.keep, console.warning)
+        console.header(f"raytrain {versions['raytrain']}", [("Ray", place), ("run", folder.address), ("seed", str(plans[0].seed))])
         rows = summary_rows(config, {plan.behavior: plan.agents_learning for plan in plans})
         console.config_table([("configuration", [row for row in rows if not (local and row[0] == "resources")])])
         for plan in plans:
@@ -173,7 +176,7 @@ def _run(config, local, fits, place, callbacks, console, command, started_at, un
                 console.message(text)
         if local:
             console.message("compiling …")  # which nothing else can be done beside here
-        backend = _backend(plans, starts, states, resumed.get("referee") if resumed else None, local, config)
+        backend = _backend(plans, starts, states, resumed.get("referee") if resumed else None, local, config, _replay_writers(plans, store))
         del snapshot, source, starts  # which may hold a replay buffer
         return _control(plans, backend, resumed, config, folder, store, callbacks, console, command, versions, started_at, local)
 
@@ -182,7 +185,8 @@ def _control(plans, backend, resumed, config, folder, store, callbacks, console,
     gauges, writers = Gauges(), {plan.behavior: _writers(folder, plan.behavior, resumed) for plan in plans}
     if not resumed:
         for plan in plans:
-            writers[plan.behavior][0].hyperparameters(flat(plan.settings.model_dump()))
+            with writing_metrics(console.warn_once):
+                writers[plan.behavior][0].hyperparameters(flat(plan.settings.model_dump()))
     stop = RunStop(config.stop, writers)
     if resumed:
         stop.load_state(resumed["stop"])
@@ -198,10 +202,18 @@ def _control(plans, backend, resumed, config, folder, store, callbacks, console,
         fault.log_file = _write_log(folder, fault)
         raise
     finally:
+        store.close()
         for writer in [writer for own in writers.values() for writer in own]:
-            writer.close()
+            try:
+                writer.close()
+            except OSError as error:  # must not hide how the run ended
+                console.warning(f"the last metrics could not be written and are lost: {error}")
         console.close()
-    _write_timers(folder, [trainer_name(plan.behavior) for plan in plans], trees, gauges, versions, command, started_at)
+    try:
+        _write_timers(folder, [trainer_name(plan.behavior) for plan in plans], trees, gauges, versions, command, started_at)
+    except OSError as error:
+        console.warning(f"cannot write timers.json: {error}")
+    folder.finish_upload()
     _say_end(console, plans, folder, store, outcome, command)
     return Run(folder.path, outcome.results()), outcome
 
@@ -246,13 +258,14 @@ def plans_of(config: RunConfig, found: EnvProbe, import_dirs: tuple[str, ...]) -
 
 
 def _backend(
-    plans: list[Plan], starts: dict[str, Start], states: list[dict] | None, referee: dict[str, Any] | None, local: bool, config: RunConfig
+    plans: list[Plan], starts: dict[str, Start], states: list[dict] | None, referee: dict[str, Any] | None, local: bool, config: RunConfig,
+    writers: dict[str, ChunkWriter],
 ) -> Backend:
     if local:
-        return LocalBackend(plans, starts, states, referee)
+        return LocalBackend(plans, starts, states, referee, writers)
     from raytrain.cluster import RayBackend
 
-    return RayBackend(plans, starts, config.distributed, states, referee, restart_limits(config))
+    return RayBackend(plans, starts, config.distributed, states, referee, writers, restart_limits(config))
 
 
 def restart_limits(config: RunConfig) -> RestartLimits:
@@ -266,9 +279,17 @@ def _beginning(config: RunConfig, plans: list[Plan]) -> dict[str, Start]:
     return starts_of(plans, None, initial_snapshot(config) if config.checkpoint_settings.initialize_from else None)[0]
 
 
+def _replay_writers(plans: list[Plan], store: CheckpointStore) -> dict[str, ChunkWriter]:
+    """Of the behaviors whose replay buffer is saved."""
+    return {plan.behavior: store.replay_writer(plan.behavior) for plan in plans if getattr(plan.settings.hyperparameters, "save_replay_buffer", False)}
+
+
 def _writers(folder: RunFolder, behavior: str, resumed: dict[str, Any] | None) -> list[Any]:
     path, step = folder.behavior_path(behavior), resumed["behaviors"].get(behavior) if resumed else None
-    return [TensorBoardWriter(path, step), CsvWriter(path, step)]
+    try:
+        return [TensorBoardWriter(path, step), CsvWriter(path, step)]
+    except (OSError, ValueError) as error:
+        raise RunFolderError(f"Cannot go on with the curves in {path}: {error}") from error
 
 
 # -- after the end ----------------------------------------------------------------------------------------------------
@@ -284,10 +305,14 @@ def _write_timers(
     write_timers(folder.path / "timers.json", merge(root, parts), gauges.to_json(), timers_metadata(started_at, now, versions, command or " ".join(sys.argv)))
 
 
-def _write_log(folder: RunFolder, fault: RunFault) -> Path:
+def _write_log(folder: RunFolder, fault: RunFault) -> Path | None:
+    """None where the disk refuses: the fault itself matters more."""
     path = folder.path / "logs" / "fault.log"
-    path.parent.mkdir(exist_ok=True)
-    path.write_text(f"{fault}\n\n{fault.full_traceback}\n", encoding="utf-8")
+    try:
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(f"{fault}\n\n{fault.full_traceback}\n", encoding="utf-8")
+    except OSError:
+        return None
     return path
 
 
@@ -301,7 +326,7 @@ def _say_end(console: Console, plans: list[Plan], folder: RunFolder, store: Chec
             rows += [(name, text) for name, text in (("ELO", rating), ("mean return", mean)) if text]
         else:
             rows.append((behavior, f"{one.agent_steps:,} agent steps" + (f", ELO {rating}" if rating else "") + (f", mean return {mean}" if mean else "")))
-    rows += ([] if own else [("time", _time(outcome))]) + [("run", str(folder.path)), ("curves", f"tensorboard --logdir {folder.path.parent}")]
+    rows += ([] if own else [("time", _time(outcome))]) + [("run", folder.address), ("curves", f"tensorboard --logdir {folder.results_address}")]
     if not store.paths():
         rows.append(("saved", "nothing, since the trainer was still starting; the same command starts the run again"))
     else:

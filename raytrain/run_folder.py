@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import datetime
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
-from raytrain.errors import RunFolderError
+from raytrain.errors import RunFolderError, UploadError
 from raytrain.files import FORBIDDEN, portable_name, replace_file, to_json
+from raytrain.remote import is_uri
 from raytrain.run_lock import RunLock, read_holder
+
+if TYPE_CHECKING:
+    from raytrain.staging import RemoteRun
 
 REPLACED = ".replaced"
 """Folder inside the results folder that keeps what ``--force`` moved aside. Nothing in it is ever read; delete it at will."""
@@ -72,15 +76,22 @@ def ask_for_managers(path: Path, count: int) -> int:
 class RunFolder:
     """The folder of one run, locked by this process.
 
+    Of a run at a URI it is the folder on this machine whose content is uploaded (`raytrain.staging`), and both places are locked.
+
     Use `create`; as a context manager it is unlocked at the end. Only the process that holds the lock writes into it.
 
     Attributes:
         path: absolute path; stays right when the working directory changes.
+        address, results_address: where the run and all runs are for people: the path, or the URI.
         messages: what the user should read (a lock taken over, a run moved aside), oldest first.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, remote: RemoteRun | None = None) -> None:
         self.path = path
+        self.address = str(path) if remote is None else remote.uri
+        self.results_address = str(path.parent) if remote is None else remote.results_uri
+        self._remote = remote
+        self._warn: Callable[[str], None] = self._keep_message
         self.messages: list[str] = []
         self._lock = RunLock(path / _LOCK)
 
@@ -94,6 +105,12 @@ class RunFolder:
         if resume and force:
             raise RunFolderError("Expected --resume or --force, received both. --resume continues the run, --force begins it anew.")
         _check_run_id(run_id)
+        if is_uri(results_dir):
+            from raytrain.staging import RemoteRun
+
+            remote = RemoteRun(results_dir, run_id)
+            remote.check(resume, force)
+            return cls(remote.path, remote)
         results = Path(results_dir).expanduser().absolute()
         run = cls(results / run_id)
         try:
@@ -118,7 +135,7 @@ class RunFolder:
         Nothing in an existing folder is touched before its lock is taken, and nothing at all when the answer is no.
 
         Args:
-            results_dir: folder of all runs; made if missing.
+            results_dir: folder of all runs, or its URI; made if missing.
             run_id: name of the run's folder.
             resume: continue the run that is there.
             force: begin anew; the run that is there is moved to ``<results_dir>/.replaced/<run_id>-<time>``.
@@ -129,13 +146,44 @@ class RunFolder:
         """
         run = cls.check(results_dir, run_id, resume, force)
         try:
-            if force and holds_run(run.path):
+            if run._remote is not None:
+                run._remote.prepare(resume, force)
+                run.messages += run._remote.messages
+            elif force and holds_run(run.path):
                 run._move_aside()
             run.path.mkdir(parents=True, exist_ok=True)
             run.lock()
-        except OSError as error:
+        except BaseException as error:
+            if run._remote is not None:
+                run._remote.lock.release()
+            if not isinstance(error, OSError):
+                raise
             raise RunFolderError(f"Cannot use {run.path} as run folder: {error}. Choose another --results-dir or --run-id.") from error
         return run
+
+    def begin_upload(self, keep: int, warn: Callable[[str], None]) -> None:
+        """Of a run at a URI, upload from now on what is written here. Otherwise nothing.
+
+        Args:
+            keep: numbered checkpoints that stay at the URI.
+            warn: told what could not be uploaded when a run that broke is left.
+        """
+        self._warn = warn
+        if self._remote is not None:
+            self._remote.begin(keep)
+
+    def finish_upload(self) -> None:
+        """At the end of a run: wait until everything is at its URI. Otherwise nothing.
+
+        Raises:
+            UploadError: it cannot be; says where it is on this machine.
+        """
+        if self._remote is not None and self._remote.mirror is not None:
+            mirror, self._remote.mirror = self._remote.mirror, None
+            mirror.finish()
+
+    def _keep_message(self, text: str) -> None:
+        self.messages.append(text)
 
     def lock(self) -> None:
         """Take the lock, unless this object holds it, and keep it fresh.
@@ -152,8 +200,14 @@ class RunFolder:
         self._lock.start_heartbeat()
 
     def unlock(self) -> None:
-        """Give the lock back; happens by itself when the process ends in order."""
+        """Give the lock back; happens by itself when the process ends in order. What a run that broke has left is uploaded first."""
+        try:
+            self.finish_upload()
+        except UploadError as error:  # must not hide what the run broke of
+            self._warn(str(error))
         self._lock.release()
+        if self._remote is not None:
+            self._remote.lock.release()
 
     def check_lock(self) -> None:
         """Make sure that the folder is still this run's. To be called before each write of consequence.
@@ -161,13 +215,20 @@ class RunFolder:
         Raises:
             RunFolderError: another run took the lock over, or somebody deleted it.
         """
-        if self._lock.lost is not None:
-            raise RunFolderError(f"{self._lock.lost} This run no longer owns {self.path} and must not write into it.")
+        lost = self._lock.lost or (self._remote.lock.lost if self._remote is not None else None)
+        if lost is not None:
+            raise RunFolderError(f"{lost} This run no longer owns {self.address} and must not write into it.")
 
     @property
     def heartbeat_error(self) -> str | None:
         """Why the last sign of life could not be written; None when it could."""
-        return self._lock.heartbeat_error
+        return self._lock.heartbeat_error or (self._remote.lock.error if self._remote is not None else None)
+
+    @property
+    def upload_error(self) -> str | None:
+        """Why the last upload failed; None when it did not, or when nothing is to be uploaded."""
+        mirror = self._remote.mirror if self._remote is not None else None
+        return mirror.error if mirror is not None else None
 
     def __enter__(self) -> Self:
         return self

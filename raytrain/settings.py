@@ -135,7 +135,7 @@ class CheckpointSettings(Settings):
     run_id: RunId | None = None
     """Name of the run and of its folder; ``null`` makes one from the behavior and the time."""
     results_dir: Text = "results"
-    """Folder of all runs, relative to where the run is started."""
+    """Folder of all runs, relative to where the run is started; or a URI that fsspec understands (``s3://bucket/results``)."""
     resume: Flag = False
     """Continue the run of this id."""
     force: Flag = False

@@ -4,17 +4,19 @@ A checkpoint folder holds, per behavior, a subfolder (its name made portable) wi
 
     trainer.safetensors, trainer.json    exact state of the trainer
     snapshots.safetensors, snapshots.json  with self-play, earlier policies
+    replay-00000.safetensors, …          with a replay buffer that is saved, its rows, in files of at most 64 MiB
     policy.safetensors, policy.json      what acting needs: weights; behavior, spec, network settings, version, agent steps, reward
 
 and beside them ``run.json`` (behavior -> subfolder; the controller's state) and ``manifest.json`` (size and SHA-256 of every
-other file), which is written last. Equal snapshots give equal bytes: no time, no host is stored.
+other file, and the SHA-256 of that list), which is written last. Equal snapshots give equal bytes: no time, no host is stored.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import fmean
@@ -27,6 +29,7 @@ from safetensors import SafetensorError
 from envs.specs import BehaviorSpec
 from raytrain.errors import RunFolderError
 from raytrain.files import portable_name, to_json
+from raytrain.replay_chunks import ChunkFile, ReplayFiles, read_replay
 from trainers.networks import Distribution
 from trainers.self_play import FrozenPolicy, snapshots_in
 from trainers.settings import NetworkSettings
@@ -34,7 +37,7 @@ from trainers.trainer import TrainerState, Weights
 
 MANIFEST = "manifest.json"
 RUN = "run.json"
-FORMAT = 1
+FORMAT = 2
 """Version of the layout, in the manifest. A reader takes this one only."""
 
 
@@ -56,6 +59,8 @@ class BehaviorSnapshot:
         distribution: how its policy draws continuous actions.
         reward: mean return of recent episodes; with self-play its rating; None if no episode has finished.
         self_play: its frozen policies (`trainers.self_play.SnapshotPool`); None without self-play.
+        replay: its replay buffer where that has been written already, and is no part of `trainer`; None without. One that is read from
+            a checkpoint is part of `trainer`.
     """
 
     trainer: TrainerState
@@ -68,6 +73,7 @@ class BehaviorSnapshot:
     trainer_type: str = "ppo"
     distribution: Distribution = "gaussian"
     self_play: TrainerState | None = None
+    replay: ReplayFiles | None = None
 
 
 @dataclass(frozen=True)
@@ -84,7 +90,8 @@ class Snapshot:
 
 
 def encode(snapshot: Snapshot) -> dict[str, bytes]:
-    """The files of a checkpoint, in the order in which they are to be written: the manifest last.
+    """The files of a checkpoint, in the order in which they are to be written: the manifest last. It lists replay buffers, too, whose
+    files have been written already.
 
     Returns:
         Path inside the checkpoint folder, with ``/`` -> content.
@@ -116,8 +123,24 @@ def encode(snapshot: Snapshot) -> dict[str, bytes]:
         files[f"{folder}/policy.json"] = to_json(policy, f"policy of {name}")
     files[RUN] = to_json({"behaviors": folders, "run": snapshot.run}, "run")
     entries = {path: {"size": len(data), "sha256": hashlib.sha256(data).hexdigest()} for path, data in files.items()}
-    files[MANIFEST] = to_json({"format": FORMAT, "files": entries}, "manifest")
+    entries |= {path: {"size": file.size, "sha256": file.sha256} for path, (_, file) in replay_files(snapshot).items()}
+    files[MANIFEST] = _manifest(entries)
     return files
+
+
+def replay_files(snapshot: Snapshot) -> dict[str, tuple[str, ChunkFile]]:
+    """Path inside the checkpoint -> folder where it is now, and file, of all chunks of replay buffers."""
+    folders = _behavior_folders(snapshot.behaviors)
+    return {
+        f"{folders[name]}/{file.name}": (one.replay.folder, file)
+        for name, one in snapshot.behaviors.items() if one.replay is not None for file in one.replay.files
+    }
+
+
+def _manifest(entries: dict[str, dict[str, Any]]) -> bytes:
+    """It has a checksum of its own, so that an entry that is gone is noticed as well as one that has changed."""
+    digest = hashlib.sha256(to_json(entries, "manifest")).hexdigest()
+    return to_json({"format": FORMAT, "files": entries, "files_sha256": digest}, "manifest")
 
 
 def _behavior_folders(names: Collection[str]) -> dict[str, str]:
@@ -151,18 +174,59 @@ def find_problems(folder: Path, only: Collection[str] | None = None) -> list[str
         only: paths inside the folder to look at; None looks at all.
     """
     try:
-        manifest = json.loads((folder / MANIFEST).read_bytes())
-        if manifest["format"] != FORMAT:
-            return [f"{MANIFEST}: format {manifest['format']}, and this raytrain reads format {FORMAT}"]
-        expected = {path: (entry["size"], entry["sha256"]) for path, entry in manifest["files"].items()}
-    except FileNotFoundError:
-        return [f"{MANIFEST}: missing, so the checkpoint was never finished"]
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        return [f"{MANIFEST}: not readable ({type(error).__name__}: {error})"]
+        expected = _read_manifest(folder)
+    except CheckpointError as error:
+        return [f"{MANIFEST}: {error}"]
     wanted = dict.fromkeys([*expected, RUN]) if only is None else only
     unlisted = [f"{path}: not in {MANIFEST}" for path in wanted if path not in expected]
     found = (_find_problem(folder / path, path, *expected[path]) for path in wanted if path in expected)
     return unlisted + [problem for problem in found if problem is not None]
+
+
+def _read_manifest(folder: Path) -> dict[str, tuple[int, str]]:
+    """Path inside checkpoint `folder` -> size (bytes) and SHA-256 that the file has to have.
+
+    Raises:
+        CheckpointError: there is no manifest, or it is not as it was written.
+    """
+    try:
+        data = (folder / MANIFEST).read_bytes()
+        manifest = json.loads(data)
+        if manifest["format"] != FORMAT:
+            raise CheckpointError(f"format {manifest['format']!r}, and this raytrain reads format {FORMAT}")
+        expected = {path: (entry["size"], entry["sha256"]) for path, entry in manifest["files"].items()}
+        is_as_written = data == _manifest(manifest["files"])
+    except FileNotFoundError:
+        raise CheckpointError("missing, so the checkpoint was never finished") from None
+    except CheckpointError:
+        raise
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise CheckpointError(f"not readable ({type(error).__name__}: {error})") from error
+    for path, (size, sha256) in expected.items():
+        if not _is_inside(path):
+            raise CheckpointError(f"expected paths inside the checkpoint, found {path!r}")
+        if type(size) is not int or type(sha256) is not str:
+            raise CheckpointError(f"expected a size (whole number) and a SHA-256 (text) of {path}, found {size!r} and {sha256!r}")
+    if not is_as_written:
+        raise CheckpointError(f"changed since it was written, its list of {len(expected)} files does not have the checksum it names")
+    return expected
+
+
+def listed_files(folder: Path) -> dict[str, int]:
+    """Path -> size (bytes) of each file that the manifest in `folder` lists; all inside the folder.
+
+    Raises:
+        CheckpointError: the manifest is missing or not as it was written.
+    """
+    try:
+        return {path: size for path, (size, _) in _read_manifest(folder).items()}
+    except CheckpointError as error:
+        raise CheckpointError(f"Cannot load checkpoint {folder}: {MANIFEST}: {error}. Use another checkpoint.") from error
+
+
+def _is_inside(path: str) -> bool:
+    """Whether a path of a manifest stays inside its folder on every system."""
+    return path.isprintable() and not set(path) & set("\\:") and not {"", ".", ".."} & set(path.split("/"))
 
 
 def _find_problem(file: Path, name: str, size: int, sha256: str) -> str | None:
@@ -183,14 +247,34 @@ def load_snapshot(folder: Path) -> Snapshot:
         CheckpointError: `folder` is not a complete checkpoint, or corrupt; each file is named with the reason.
     """
     _refuse(folder, find_problems(folder))
-    run = json.loads((folder / RUN).read_bytes())
     behaviors = {}
-    for name, subfolder in run["behaviors"].items():
-        policy, weights = _load_policy(folder / subfolder)
-        state = _load_state(folder / subfolder, "trainer")
-        frozen = _load_state(folder / subfolder, "snapshots") if (folder / subfolder / "snapshots.json").exists() else None
-        behaviors[name] = BehaviorSnapshot(trainer=state, policy=weights, self_play=frozen, **policy)
-    return Snapshot(behaviors=behaviors, run=run["run"])
+    with _decoding(folder):
+        run, listed = json.loads((folder / RUN).read_bytes()), _read_manifest(folder)
+        for name, subfolder in run["behaviors"].items():
+            parts = ["policy", "trainer", *(["snapshots"] if f"{subfolder}/snapshots.json" in listed else [])]
+            files = [f"{subfolder}/{part}.{kind}" for part in parts for kind in ("json", "safetensors")]
+            _refuse(folder, [f"{file}: not in {MANIFEST}" for file in files if file not in listed])
+            policy, weights = _load_policy(folder / subfolder)
+            state = _load_state(folder / subfolder, "trainer")
+            chunks = sorted(path for path in listed if path.startswith(f"{subfolder}/replay-"))
+            state.tensors.update(read_replay([folder / path for path in chunks]))
+            frozen = _load_state(folder / subfolder, "snapshots") if "snapshots" in parts else None
+            behaviors[name] = BehaviorSnapshot(trainer=state, policy=weights, self_play=frozen, **policy)
+        return Snapshot(behaviors=behaviors, run=dict(run["run"]))
+
+
+@contextmanager
+def _decoding(folder: Path) -> Iterator[None]:
+    """What has the right checksums and still is no checkpoint (made by other means, or gone since it was checked) is a `CheckpointError`."""
+    try:
+        yield
+    except CheckpointError:
+        raise
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, IndexError, RecursionError, SafetensorError) as error:
+        raise CheckpointError(
+            f"Cannot load checkpoint {folder}: its files are what {MANIFEST} says, but not what this raytrain writes "
+            f"({type(error).__name__}: {' '.join(str(error).split())}). Use another checkpoint."
+        ) from error
 
 
 def load_policy_part(folder: Path, behavior: str | None) -> tuple[dict[str, Any], Weights]:
@@ -201,7 +285,8 @@ def load_policy_part(folder: Path, behavior: str | None) -> tuple[dict[str, Any]
     """
     _, subfolder = _part(folder, behavior)
     _refuse(folder, find_problems(folder, only=[f"{subfolder}/policy.safetensors", f"{subfolder}/policy.json"]))
-    return _load_policy(folder / subfolder)
+    with _decoding(folder):
+        return _load_policy(folder / subfolder)
 
 
 def load_frozen_part(folder: Path, behavior: str | None) -> dict[int, tuple[FrozenPolicy, float]]:
@@ -214,16 +299,18 @@ def load_frozen_part(folder: Path, behavior: str | None) -> dict[int, tuple[Froz
     if not (folder / subfolder / "snapshots.json").exists():
         raise CheckpointError(f"Expected a behavior that learnt by self-play, received {behavior} of {folder}, which has no snapshots.")
     _refuse(folder, find_problems(folder, only=[f"{subfolder}/snapshots.safetensors", f"{subfolder}/snapshots.json"]))
-    state = _load_state(folder / subfolder, "snapshots")
-    frozen = snapshots_in(state)
-    ratings = json.loads((folder / RUN).read_bytes())["run"]["referee"]["sides"][behavior]["frozen"]
-    return {number: (frozen[number], fmean(ratings[str(number)].values())) for number in state.scalars["ids"]}
+    with _decoding(folder):
+        state = _load_state(folder / subfolder, "snapshots")
+        frozen = snapshots_in(state)
+        ratings = json.loads((folder / RUN).read_bytes())["run"]["referee"]["sides"][behavior]["frozen"]
+        return {number: (frozen[number], fmean(ratings[str(number)].values())) for number in state.scalars["ids"]}
 
 
 def _part(folder: Path, behavior: str | None) -> tuple[str, str]:
     """Name and subfolder of the behavior that is meant."""
     _refuse(folder, find_problems(folder, only=[RUN]))
-    folders = json.loads((folder / RUN).read_bytes())["behaviors"]
+    with _decoding(folder):
+        folders = dict(json.loads((folder / RUN).read_bytes())["behaviors"])
     names = ", ".join(repr(name) for name in folders)
     if behavior is None:
         if len(folders) != 1:
@@ -247,9 +334,8 @@ def _load_policy(subfolder: Path) -> tuple[dict[str, Any], Weights]:
         "spec": BehaviorSpec.from_json(data["spec"]),
         "network": NetworkSettings(**data["network"]),
         "reward": data["reward"],
-        # Absent in checkpoints from before there was a second algorithm.
-        "trainer_type": data.get("trainer_type", "ppo"),
-        "distribution": data.get("distribution", "gaussian"),
+        "trainer_type": data["trainer_type"],
+        "distribution": data["distribution"],
     }
     return fields, safetensors.numpy.load_file(subfolder / "policy.safetensors")
 

@@ -14,6 +14,7 @@ from raytrain.credit import CreditBook, ReplayCredit
 from raytrain.intake import Intake, ManagerChange
 from raytrain.messages import ENDLESS, CheckpointDue, Credit, Episodes, Notice, PolicyMessage, TrainerStatus
 from raytrain.queues import Item, PolicySink, TrajectorySource
+from raytrain.replay_chunks import ReplayWriter, write_replay
 from raytrain.snapshot import BehaviorSnapshot
 from raytrain.stats import (
     GROUP_REWARD,
@@ -75,9 +76,11 @@ class TrainerLoop:
         desk: WorldDesk | None = None,
         epoch: int = 0,
         rolled_back: int = 0,
+        replay_writer: ReplayWriter | None = None,
     ) -> None:
         self.behavior = behavior
         self._desk = desk
+        self._replay_writer = replay_writer
         self.timers = Timers()
         self._intake = Intake(credit, epoch, lock_step)
         self.ledger = self._intake.ledger
@@ -319,8 +322,11 @@ class TrainerLoop:
             reward = float(np.mean(self._recent_returns)) if enough else None
             if self._desk is not None and self._desk.rating is not None:  # against opponents that get better, a return says nothing
                 reward = self._desk.rating
+            state, replay = self._trainer.state(), None
+            if self._replay_writer is not None:
+                state, replay = write_replay(state, self._replay_writer)
             snapshot = BehaviorSnapshot(
-                trainer=self._trainer.state(), policy=self._policy, policy_version=self.version,
+                trainer=state, replay=replay, policy=self._policy, policy_version=self.version,
                 agent_steps=self._trainer.agent_steps, spec=self._spec, network=self._settings.network_settings, reward=reward,
                 trainer_type=self._settings.trainer_type, distribution=policy_distribution(self._settings),
                 self_play=self._desk.state() if self._desk is not None else None,

@@ -6,6 +6,7 @@ import csv
 import io
 import math
 import os
+import socket
 import time
 from bisect import bisect_left
 from collections.abc import Callable, Iterator, Mapping
@@ -13,7 +14,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from raytrain.errors import RunFault
 from raytrain.files import replace_file
 from raytrain.stats import Summary
 
@@ -24,12 +24,16 @@ _FLUSH_S = 1.0
 
 
 @contextmanager
-def writing_metrics() -> Iterator[None]:
-    """A disk that refuses is a fault of the run."""
+def writing_metrics(warn: Callable[[str], None]) -> Iterator[None]:
+    """A disk that refuses is no reason to stop learning: writers keep what they were given and bring it to the disk with a later one.
+
+    Args:
+        warn: told what is wrong, each time.
+    """
     try:
         yield
     except OSError as error:
-        raise RunFault(f"Cannot write metrics: {error}. Free some space or make the run folder writable, then --resume.") from error
+        warn(f"cannot write metrics: {error}. Training goes on; they are kept in memory and written once there is space and the folder is writable")
 
 
 class _StepOrder:
@@ -85,6 +89,60 @@ def _cut_events(path: Path, step: int) -> None:
         file.truncate(kept)
 
 
+def _write_all(file: io.FileIO, data: bytes) -> None:
+    """A disk that has room for a part takes that part and says so; only the next attempt is an error."""
+    left = memoryview(data)
+    while left:
+        left = left[file.write(left) :]
+
+
+class _EventFile:
+    """One event file. What the disk refused stays in memory and comes first the next time.
+
+    Args:
+        folder: exists.
+        number: goes into the name: files of one second must not replace each other.
+    """
+
+    def __init__(self, folder: Path, number: int) -> None:
+        from tensorboardX.proto.event_pb2 import Event
+
+        name = f"{_EVENT_FILES[:-1]}{int(time.time()):010d}.{socket.gethostname()}.{number:04d}"
+        # Without a buffer of Python's, which would write what is left of it behind our back when it is closed.
+        self._file = io.FileIO(folder / name, "x")
+        self._waiting = bytearray()
+        self._size = 0  # bytes up to which the file is whole
+        self.add(Event(wall_time=time.time(), file_version="brain.Event:2"))
+
+    def add(self, event: Any) -> None:
+        """Take an event; `flush` brings it to the disk."""
+        from tensorboardX.record_writer import masked_crc32c
+
+        data = event.SerializeToString()
+        head = len(data).to_bytes(8, "little")
+        self._waiting += head + masked_crc32c(head).to_bytes(4, "little") + data + masked_crc32c(data).to_bytes(4, "little")
+
+    def flush(self) -> None:
+        """Write and sync what waits.
+
+        Raises:
+            OSError: the disk refuses; what waits is kept.
+        """
+        self._file.truncate(self._size)  # half of what was tried before
+        self._file.seek(self._size)
+        _write_all(self._file, bytes(self._waiting))
+        os.fsync(self._file.fileno())
+        self._size += len(self._waiting)
+        self._waiting.clear()
+
+    def close(self) -> None:
+        """After a last `flush`, also if that fails."""
+        try:
+            self.flush()
+        finally:
+            self._file.close()
+
+
 class TensorBoardWriter:
     """Event files of one behavior, for ``tensorboard --logdir``.
 
@@ -98,7 +156,7 @@ class TensorBoardWriter:
 
     Raises:
         FileExistsError: a new run, and the folder holds event files.
-        OSError: the disk refuses; so do all methods.
+        OSError: the disk refuses. All methods raise it, too; what they were given is kept and written by a later one, once that is possible.
     """
 
     def __init__(
@@ -111,8 +169,8 @@ class TensorBoardWriter:
         self._open(resume_step)
 
     def _open(self, resume_step: int | None) -> None:
-        # Not SummaryWriter: its thread dies of a full disk, after which it blocks the run for ever.
-        from tensorboardX.event_file_writer import EventsWriter
+        # Not SummaryWriter: its thread dies of a full disk, after which it blocks the run for ever. Nor EventsWriter, of which nobody
+        # knows how much has reached the disk when that refuses.
         from tensorboardX.proto.event_pb2 import SessionLog
 
         self._order, self._evaluations = _StepOrder(self._folder, resume_step), _StepOrder(self._folder, resume_step)
@@ -123,8 +181,7 @@ class TensorBoardWriter:
             # only where the same tag comes again at their step, so they must leave the files too.
             for path in files:
                 _cut_events(path, resume_step)
-        # An event file is named by the second it was made in and would be overwritten by the next one of that second.
-        self._events: EventsWriter | None = EventsWriter(str(self._folder / "events"), f".{len(files):04d}")
+        self._events: _EventFile | None = _EventFile(self._folder, len(files))
         self._flushed_at = -float("inf")
         if resume_step is not None:
             self._add(resume_step + 1, session_log=SessionLog(status=SessionLog.START))
@@ -160,10 +217,14 @@ class TensorBoardWriter:
         self._open(step)
 
     def close(self) -> None:
-        """Everything is on disk afterwards. May be called twice."""
-        if self._events is not None:
-            self._events.close()
-            self._events = None
+        """Everything is on disk afterwards. May be called twice.
+
+        Raises:
+            OSError: the disk refuses, and what it has not taken is lost.
+        """
+        events, self._events = self._events, None
+        if events is not None:
+            events.close()
 
     def _add_scalars(self, step: int, values: Mapping[str, float]) -> None:
         from tensorboardX.proto.summary_pb2 import Summary as SummaryProto
@@ -175,7 +236,7 @@ class TensorBoardWriter:
     def _add(self, step: int, **content: Any) -> None:
         from tensorboardX.proto.event_pb2 import Event
 
-        self._events.write_event(Event(wall_time=time.time(), step=step, **content))
+        self._events.add(Event(wall_time=time.time(), step=step, **content))
         if self._clock() - self._flushed_at >= _FLUSH_S:
             self._events.flush()
             self._flushed_at = self._clock()
@@ -199,7 +260,8 @@ class CsvWriter:
         self._path = Path(folder) / CSV_NAME
         self._path.parent.mkdir(parents=True, exist_ok=True)
         self._columns: list[str] = []
-        self._file: io.TextIOWrapper | None = None
+        self._file: io.FileIO | None = None
+        self._waiting: list[dict[str, Any]] = []  # rows that the disk has not taken yet, in the order in which they came
         self._order, self._evaluations = _StepOrder(self._path, resume_step), _StepOrder(self._path, resume_step)
         if resume_step is None:
             _refuse_leftovers(self._path.parent, CSV_NAME)
@@ -214,13 +276,12 @@ class CsvWriter:
         """
         self._order.take(summary.step, summary.values)
         row = {name: getattr(summary, name) for name in _FIXED_COLUMNS} | summary.values
-        new = [name for name in row if name not in self._columns]
-        if new:
-            self._rewrite(self._with_columns(new))
-        if self._file is None:
-            self._file = self._path.open("a", encoding="utf-8", newline="")
-        csv.DictWriter(self._file, self._columns, lineterminator="\n").writerow(row)
-        self._file.flush()
+        can_append = not self._waiting and all(name in self._columns for name in row)
+        self._waiting.append(row)
+        if can_append:
+            self._append()
+        else:
+            self._write_anew()
 
     def evaluation(self, step: int, values: Mapping[str, float]) -> None:
         """Put the tags of an evaluation into the row of its step, or into a new one between those of summaries; the file is written anew.
@@ -229,30 +290,51 @@ class CsvWriter:
             ValueError: as `write`, with the steps of evaluations.
         """
         self._evaluations.take(step, values)
-        rows = self._with_columns([name for name in (*_FIXED_COLUMNS, *values) if name not in self._columns])
-        place = bisect_left(rows, step, key=lambda row: int(row["step"]))
-        if place == len(rows) or int(rows[place]["step"]) != step:
-            rows.insert(place, {"step": step})
-        rows[place].update(values)
-        self._rewrite(rows)
+        self._waiting.append({"step": step, **values})
+        self._write_anew()
 
     def rewind(self, step: int) -> None:
         """The behavior goes back to its checkpoint at `step`: rows after it are dropped."""
         self._order, self._evaluations = _StepOrder(self._path, step), _StepOrder(self._path, step)
+        self._waiting = [row for row in self._waiting if row["step"] <= step]
         if self._path.exists():
             self._drop_after(step)
 
     def close(self) -> None:
-        """May be called twice."""
+        """May be called twice.
+
+        Raises:
+            OSError: the disk refuses, and what it has not taken is lost.
+        """
+        if self._waiting:
+            self._write_anew()
+        self._let_go()
+
+    def _let_go(self) -> None:
         if self._file is not None:
             self._file.close()
             self._file = None
 
-    def _with_columns(self, new: list[str]) -> list[dict[str, Any]]:
-        """The rows on disk; the next ones have these columns, too."""
-        rows = self._read() if self._columns else []
-        self._columns += new
-        return rows
+    def _append(self) -> None:
+        """The rows that wait, where the file has all their columns."""
+        text = io.StringIO()
+        csv.DictWriter(text, self._columns, lineterminator="\n").writerows(self._waiting)
+        if self._file is None:
+            self._file = io.FileIO(self._path, "a")
+        _write_all(self._file, text.getvalue().encode())
+        self._waiting.clear()
+
+    def _write_anew(self) -> None:
+        """The rows on disk and those that wait, each at its step; half a row at the end, which a disk that refused has left, goes."""
+        rows = self._read() if self._columns and self._path.exists() else []
+        for waiting in self._waiting:
+            place = bisect_left(rows, waiting["step"], key=lambda row: int(row["step"]))
+            if place == len(rows) or int(rows[place]["step"]) != waiting["step"]:
+                rows.insert(place, {})
+            rows[place].update(waiting)
+        self._columns += [name for name in dict.fromkeys([*_FIXED_COLUMNS, *(n for row in self._waiting for n in row)]) if name not in self._columns]
+        self._rewrite(rows)
+        self._waiting.clear()
 
     def _drop_after(self, step: int) -> None:
         kept = [row for row in self._read() if int(row["step"]) <= step]
@@ -276,7 +358,7 @@ class CsvWriter:
         return rows
 
     def _rewrite(self, rows: list[dict[str, Any]]) -> None:
-        self.close()
+        self._let_go()
         text = io.StringIO()
         table = csv.DictWriter(text, self._columns, lineterminator="\n")
         table.writeheader()

@@ -15,6 +15,7 @@ import yaml
 from safetensors.numpy import load_file
 
 import raytrain
+from raytrain.checkpoint import CheckpointStore
 from raytrain.errors import ClusterError, RunFault
 from tests.raytrain.spaces_runs import config as spaces_config
 
@@ -114,6 +115,26 @@ def test_sac_resumed_without_its_replay_buffer_tells_the_user(private_ray, tmp_p
     assert "Pendulum: the checkpoint has no replay buffer" in capsys.readouterr().out
     steps, updates = (again.results[k] - first.results[k] for k in ("agent_steps", "updates"))
     assert steps >= 400 and 0 <= steps - 100 - 2 * updates <= 2
+
+
+def test_a_replay_buffer_is_saved_and_resumed_without_passing_through_the_driver(private_ray, tmp_path, monkeypatch):
+    """The trainer has it written where the results are; the same bytes as in one process, and nothing of it in the driver's snapshots."""
+    data = sac(threaded=False)
+    data["behaviors"]["Pendulum"]["hyperparameters"]["save_replay_buffer"] = True
+    saved, save = [], CheckpointStore.save
+    monkeypatch.setattr(CheckpointStore, "save", lambda store, snapshot: (saved.append(snapshot), save(store, snapshot))[1])
+    runs = [train(tmp_path, data, name, num_env_managers=2, local=name == "local") for name in ("ray", "local")]
+    parts = [snapshot.behaviors["Pendulum"] for snapshot in saved]
+    assert all(part.replay.files and not any(name.startswith("replay/") for name in part.trainer.tensors) for part in parts)
+    chunks = [max((run.path / "checkpoints").iterdir()) / "Pendulum" / "replay-00000.safetensors" for run in runs]
+    assert chunks[0].read_bytes() == chunks[1].read_bytes()
+    assert all(not list((run.path / "checkpoints").glob(".*")) for run in runs), "no leftovers"
+    data["behaviors"]["Pendulum"]["max_steps"] = 1500
+    again = train(tmp_path, data, "ray", num_env_managers=2, resume=True)
+    steps, updates = (again.results[k] - runs[0].results[k] for k in ("agent_steps", "updates"))
+    assert steps >= 400 and abs(steps - 2 * updates) <= 2, "no new warm-up"
+    tensors = CheckpointStore(again.path, 5).load_latest()[0].behaviors["Pendulum"].trainer.tensors
+    assert len(tensors["replay/next"]) >= again.results["agent_steps"]
 
 
 @pytest.mark.parametrize("trainer_type", ["ppo", "sac"])

@@ -11,6 +11,7 @@ from gymnasium import spaces
 from safetensors.numpy import load_file
 
 import raytrain
+from raytrain.replay_chunks import read_replay
 
 
 class Target(gym.Env):
@@ -85,7 +86,8 @@ def checkpoints(run: raytrain.Run) -> list[Path]:
 def tensors(checkpoint: Path, part: str = "trainer") -> dict[str, np.ndarray]:
     """Tensors of ``trainer`` or ``policy`` in a checkpoint of one behavior."""
     folder = next(p for p in checkpoint.iterdir() if p.is_dir())
-    return load_file(folder / f"{part}.safetensors")
+    replay = read_replay(sorted(folder.glob("replay-*"))) if part == "trainer" else {}
+    return {**load_file(folder / f"{part}.safetensors"), **replay}
 
 
 def files_of(path: Path) -> dict[Path, bytes]:

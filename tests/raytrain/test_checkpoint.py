@@ -8,6 +8,7 @@ import itertools
 import json
 import os
 import pickle
+import re
 import shutil
 import subprocess
 import sys
@@ -28,7 +29,7 @@ from raytrain.checkpoint import (
     find_checkpoint,
     load_policy_files,
 )
-from raytrain.snapshot import encode, find_problems
+from raytrain.snapshot import _manifest, encode, find_problems
 from trainers.settings import MemorySettings, NetworkSettings, ObservationSettings
 from trainers.trainer import TrainerState
 
@@ -298,8 +299,12 @@ DAMAGE: list[tuple[str, Callable[[Path], None], str]] = [
     ("manifest.json", cut, "not readable"),
     ("manifest.json", Path.unlink, "never finished"),
     ("manifest.json", lambda p: p.write_text("[]"), "not readable"),
-    ("manifest.json", lambda p: p.write_text('{"format": 1, "files": {}}'), "run.json: not in manifest.json"),
-    ("manifest.json", lambda p: p.write_text('{"format": 2}'), "format 2"),
+    ("manifest.json", lambda p: p.write_text('{"format": 2, "files": {}}'), "changed since it was written"),
+    ("manifest.json", lambda p: p.write_bytes(p.read_bytes()[:-1]), "changed since it was written"),
+    ("manifest.json", lambda p: p.write_text('{"format": 3}'), "format 3"),
+    ("manifest.json", lambda p: p.write_text(p.read_text().replace("Walker/", "../../x/")), "paths inside the checkpoint, found '../../x/"),
+    ("manifest.json", lambda p: p.write_text(re.sub(r'"size": (\d+)', r'"size": "\1"', p.read_text())), "whole number"),
+    ("manifest.json", lambda p: p.write_text("[" * 100_000), "not readable"),
 ]
 
 
@@ -612,19 +617,17 @@ def test_the_algorithm_is_part_of_a_checkpoint(run: Path) -> None:
     assert load_policy_files(path).distribution == "gsde"
 
 
-def test_a_checkpoint_that_names_no_algorithm_is_of_ppo(run: Path) -> None:
-    """It was written when there was no other."""
+def test_a_manifest_that_fits_what_is_no_checkpoint_is_no_traceback(run: Path) -> None:
+    """Made by another program: the checksums are right, the content is not."""
+    store = CheckpointStore(run, keep=3)
+    paths = save_many(store, range(2))
     files = encode(make_snapshot(3))
-    policy = json.loads(files["Walker/policy.json"])
-    del policy["trainer_type"], policy["distribution"]
-    files["Walker/policy.json"] = json.dumps(policy).encode()
-    manifest = json.loads(files["manifest.json"])
-    entry = {"size": len(files["Walker/policy.json"]), "sha256": hashlib.sha256(files["Walker/policy.json"]).hexdigest()}
-    manifest["files"]["Walker/policy.json"] = entry
-    files["manifest.json"] = json.dumps(manifest).encode()
+    files["Walker/policy.json"] = files["Walker/policy.json"].replace(b'"hidden_units"', b'"hidden_unit"')
+    entries = {name: {"size": len(data), "sha256": hashlib.sha256(data).hexdigest()} for name, data in files.items() if name != "manifest.json"}
+    files["manifest.json"] = _manifest(entries)
     for name, data in files.items():
-        (run / "old" / name).parent.mkdir(parents=True, exist_ok=True)
-        (run / "old" / name).write_bytes(data)
-    loaded = CheckpointStore.load(run / "old").behaviors["Walker"]
-    assert (loaded.trainer_type, loaded.distribution) == ("ppo", "gaussian")
-    assert load_policy_files(run / "old").distribution == "gaussian"
+        (paths[1] / name).write_bytes(data)
+    _, path, problems = store.load_latest()
+    assert path == paths[0] and len(problems) == 1 and "hidden_unit" in problems[0]
+    with pytest.raises(CheckpointError, match="not what this raytrain writes"):
+        load_policy_files(paths[1])

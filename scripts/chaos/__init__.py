@@ -1,0 +1,1 @@
+"""What can happen to a run, done on purpose. Used by scripts/chaos.py."""
