@@ -9,23 +9,45 @@ import socket
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import ray
+from ray._private.ray_constants import DEBUG_AUTOSCALING_STATUS
+from ray._private.services import canonicalize_bootstrap_address
+from ray._private.state import available_resources_per_node
+from ray._private.state import state as ray_state
 from ray._private.utils import read_ray_address
+from ray.experimental.internal_kv import _internal_kv_get
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
+from envs.factories import EnvFactory
 from raytrain.actors import EnvManagerActor, EvaluatorActor, Exchange, Report, TrainerActor
 from raytrain.backends import News, trainer_name
 from raytrain.errors import ClusterError, RunFault
 from raytrain.evaluation import EVALUATOR, Evaluator, Played
 from raytrain.messages import CheckpointDue
+from raytrain.node_check import compare_versions, import_problem, installed_versions, report
+from raytrain.placement import (
+    Node,
+    demands_of,
+    env_manager_needs,
+    missing,
+    plan_rows,
+    refusal,
+    shortage,
+    trainer_needs,
+    trainer_nodes,
+)
 from raytrain.plan import Plan, Start
 from raytrain.referee import Referee
 from raytrain.settings import DistributedSettings
+from raytrain.shipping import Shipment, job_runtime_env
 
 _PROBE_S = 2.0
+_REPORT_S = 25.0  # longest wait for nodes to say what they have: so that a wrong module is told within 30 s
+_ASK_EVERY_S = 5.0  # how often Ray is asked what actors wait for
 _ANSWER_S = 2.0  # longest wait for an actor's answer to a question of the controller
 _MANAGERS_STOP_S = 4.0  # longest wait for env managers to stop; a hung env must not cost the trainer its last checkpoint
 # Ray gives workers niceness 15, so they would lose to anything else on the machine; and OpenBLAS would start a thread per core in each.
@@ -36,6 +58,10 @@ _PRIVATE_ENVIRONMENT = {
     "MKL_NUM_THREADS": "1",
     "TF_CPP_MIN_LOG_LEVEL": "3",
 }
+_OPEN = (
+    "this cluster asks for no token: whoever reaches its ports can run code on it. Make one before 'ray start' on every node "
+    "('ray get-auth-token --generate', docs/cluster.md)"
+)
 
 
 @dataclass(frozen=True)
@@ -45,40 +71,54 @@ class Connection:
     Attributes:
         description: for people.
         owned: started by this run, and ended with it.
+        is_here: this machine alone, started for this process: its workers have what it has.
+        shipped: the folder of the user's that went to the other nodes; None where none did.
+        messages: what the user should know of it.
+        warnings: what the user should do something about.
     """
 
     description: str
     owned: bool
+    is_here: bool = False
+    shipped: Path | None = None
+    messages: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
 
 
-def connect(address: str | None) -> Connection:
+def connect(address: str | None, shipment: Shipment | None = None) -> Connection:
     """Use, in this order: a Ray that this process has already, `address`, ``RAY_ADDRESS``, a live cluster that ``ray start`` made on
     this machine and that runs the same Ray version, a private one of this run.
 
+    Args:
+        shipment: what other nodes need of this one's files; nothing but raytrain by default.
+
     Raises:
-        ClusterError: the given address does not answer, or runs another Ray version.
+        ClusterError: the given address does not answer, or runs another Ray version, or the files are too many.
     """
+    shipment = shipment or Shipment()
     if ray.is_initialized():
-        return Connection("the Ray this process is connected to (left running)", owned=False)
+        return Connection("the Ray this process is connected to (left running)", owned=False, is_here=is_one_machine())
     given = address or os.environ.get("RAY_ADDRESS")
     if given:
-        where = "--address" if address else "RAY_ADDRESS"
-        _join(given, where)
-        return Connection(f"cluster {ray.get_runtime_context().gcs_address} ({where})", owned=True)
+        where = "--address" if address else "ray job submit" if job_runtime_env() is not None else "RAY_ADDRESS"
+        joined = _join(given, where, shipment)
+        return replace(joined, description=f"cluster {ray.get_runtime_context().gcs_address} ({where}){_nodes_text()}")
+    _use_a_token_that_is_there()
     found = read_ray_address()
     note = ""
     if found:
         problem = _probe(found)
         if not problem:
-            _join(found, "the cluster that 'ray start' made on this machine")
-            return Connection(f"cluster {found} on this machine", owned=True)
+            joined = _join(found, "the cluster that 'ray start' made on this machine", shipment)
+            return replace(joined, description=f"cluster {found} on this machine{_nodes_text()}")
         note = f"; cluster {found} in /tmp/ray/ray_current_cluster is ignored: {problem}"
     # A private Ray is guarded by a token of its own; that this is so needs no warning at each start.
     logging.getLogger("ray._private.authentication").setLevel(logging.ERROR)
     chosen = {k: os.environ.get(k, v) for k, v in _PRIVATE_ENVIRONMENT.items()}  # the user's own settings win
     with _environment({**chosen, **_python_path()}):
         ray.init(address="local", include_dashboard=False, log_to_driver=False, configure_logging=False, logging_level="ERROR")
-    return Connection(f"a private one on this machine, {_amount(ray.cluster_resources().get('CPU', 0))} CPUs{note}", owned=True)
+    cpus = _amount(ray.cluster_resources().get("CPU", 0))
+    return Connection(f"a private one on this machine, {cpus} CPUs{note}", owned=True, is_here=True)
 
 
 def disconnect(connection: Connection) -> None:
@@ -87,39 +127,145 @@ def disconnect(connection: Connection) -> None:
         ray.shutdown()
 
 
-def check_resources(plans: Sequence[Plan], settings: DistributedSettings) -> None:
+def check_resources(plans: Sequence[Plan], settings: DistributedSettings) -> list[str]:
     """Refuse a run that the cluster can never hold.
+
+    Returns:
+        Warnings: what a cluster that may still grow lacks now.
 
     Raises:
         ClusterError: names what is needed and what there is.
     """
-    managers, trainers = len(plans[0].managers), len(plans)
-    cpus, gpus = managers * settings.env_manager_cpus + trainers * settings.trainer_cpus, trainers * settings.trainer_gpus
-    trainer_text = "trainer" if trainers == 1 else f"{trainers} trainers ×"
-    total = ray.cluster_resources()
-    have_cpus, have_gpus = total.get("CPU", 0.0), total.get("GPU", 0.0)
-    if cpus > have_cpus:
-        raise ClusterError(
-            f"This run needs {_amount(cpus)} CPUs ({managers} env manager{'s' * (managers > 1)} × {_amount(settings.env_manager_cpus)} + "
-            f"{trainer_text} {_amount(settings.trainer_cpus)}), and the Ray cluster has {_amount(have_cpus)}. Lower "
-            "distributed.num_env_managers, distributed.env_manager_cpus or distributed.trainer_cpus (half a CPU is fine for simulators that mostly "
-            "wait, and for trainers that learn in turn), or use a larger cluster."
-        )
-    if gpus > have_gpus:
-        raise ClusterError(
-            f"This run needs {_amount(gpus)} GPUs ({trainer_text} {_amount(settings.trainer_gpus)}), and the Ray cluster has {_amount(have_gpus)}. "
-            "Set distributed.trainer_gpus to 0 to train on CPUs."
-        )
-    nodes = [n["Resources"] for n in ray.nodes() if n["Alive"]]
-    for what, one in (("an env manager", settings.env_manager_cpus), ("the trainer", settings.trainer_cpus)):
-        largest = max((n.get("CPU", 0.0) for n in nodes), default=0.0)
-        if one > largest:
-            raise ClusterError(f"{what.capitalize()} needs {_amount(one)} CPUs on one node, and the largest node has {_amount(largest)}.")
+    demands, nodes = demands_of(plans, settings), live_nodes()
+    waits = settings.wait_for_resources or _has_autoscaler()
+    problem = refusal(demands, nodes, waits, ray_state.get_max_resources_from_cluster_config())
+    if problem:
+        raise ClusterError(problem)
+    lack = shortage(demands, nodes) if waits else ""
+    return [f"{lack}; the run waits for nodes"] if lack else []
+
+
+def check_nodes(plans: Sequence[Plan], settings: DistributedSettings) -> list[str]:
+    """Ask every node for its versions, and those that may hold env managers to import the environment.
+
+    Returns:
+        Warnings: differences with which the run can go on, nodes that did not answer.
+
+    Raises:
+        ClusterError: a node cannot import the environment, or has other versions with which nothing works.
+    """
+    plan, needs = plans[0], env_manager_needs(settings)
+    factory = EnvFactory(plan.env, plan.env_kwargs, plan.import_dirs, plan.env_options)
+    calls = {}
+    for node in live_nodes():
+        here = NodeAffinitySchedulingStrategy(node.id, soft=False)
+        task = ray.remote(report).options(num_cpus=0, max_retries=0, scheduling_strategy=here)
+        calls[node.name] = task.remote(factory if node.holds(needs) else None)
+    done, _ = ray.wait(list(calls.values()), num_returns=len(calls), timeout=_REPORT_S)
+    reports, warnings = {}, []
+    for name, call in calls.items():
+        if call not in done:
+            warnings.append(f"{name} did not answer within {_REPORT_S:.0f} s: whether it can import {plan.env} is not known")
+            continue
+        try:
+            reports[name] = ray.get(call)
+        except ray.exceptions.RayError as error:
+            raise ClusterError(f"{name} cannot run raytrain: {_last_line(error)}\n{_shipping_hint()}") from error
+    different, refused = compare_versions(installed_versions(), {name: found.versions for name, found in reports.items()})
+    if refused:
+        raise ClusterError("\n".join(refused))
+    for name, found in reports.items():
+        if found.problem:
+            raise ClusterError(import_problem(plan.env, name, found, _shipping_hint()))
+    return warnings + different
 
 
 def is_one_machine() -> bool:
     """Whether the Ray that is used is this machine alone."""
     return [n["NodeManagerAddress"] for n in ray.nodes() if n["Alive"]] == [ray.util.get_node_ip_address()]
+
+
+def live_nodes() -> list[Node]:
+    """The nodes of the cluster, the head first."""
+    free = available_resources_per_node()
+    nodes = [
+        Node(n["NodeID"], n["NodeManagerAddress"], n["Resources"], free.get(n["NodeID"], {}), "node:__internal_head__" in n["Resources"])
+        for n in ray.nodes() if n["Alive"]
+    ]
+    return sorted(nodes, key=lambda node: (not node.is_head, node.address, node.id))
+
+
+class Placement:
+    """Where the actors of a run should go, as options of ``ray.remote``, and where they went.
+
+    Trainers go to nodes chosen by `raytrain.placement.trainer_nodes`, each with its exchange beside it; env managers are spread. A node that
+    is chosen is asked for, not insisted on: an actor that is started again after it has died goes elsewhere.
+    """
+
+    def __init__(self, plans: Sequence[Plan], settings: DistributedSettings) -> None:
+        self._settings = settings
+        self._demands = {demand.name: demand for demand in demands_of(plans, settings)}
+        nodes = live_nodes()
+        self._is_spread = len(nodes) > 1
+        self._chosen = trainer_nodes(list(self._demands.values()), nodes) if self._is_spread else {}
+        self._has_gpus = any(node.resources.get("GPU") for node in nodes)
+        self._asked_s, self._text = -_ASK_EVERY_S, ""
+
+    def exchange(self, behavior: str) -> dict[str, Any]:
+        """Options of a behavior's exchange: on its trainer's node, since all that is collected passes through it to there."""
+        return {"num_cpus": 0, **self._on(trainer_name(behavior))}
+
+    def trainer(self, behavior: str) -> dict[str, Any]:
+        """Options of a behavior's trainer."""
+        return {**_claims(trainer_needs(self._settings)), **self._gpus(self._settings.trainer_gpus), **self._on(trainer_name(behavior))}
+
+    def env_manager(self) -> dict[str, Any]:
+        """Options of every env manager."""
+        needs = env_manager_needs(self._settings)
+        spread = {"scheduling_strategy": "SPREAD"} if self._is_spread else {}
+        return {**_claims(needs), **self._gpus(needs.get("GPU", 0.0)), **spread}
+
+    def _on(self, trainer: str) -> dict[str, Any]:
+        node = self._chosen.get(trainer)
+        return {} if node is None else {"scheduling_strategy": NodeAffinitySchedulingStrategy(node, soft=True)}
+
+    def _gpus(self, claimed: float) -> dict[str, Any]:
+        """Ray leaves every GPU visible to an actor that claims none."""
+        hides = self._has_gpus and not claimed
+        return {"runtime_env": {"env_vars": {"CUDA_VISIBLE_DEVICES": ""}}} if hides else {}
+
+    def rows(self, actors: Mapping[str, Any]) -> list[tuple[str, str]]:
+        """(node, actors on it) by where they are now; empty on a single node.
+
+        Args:
+            actors: name -> handle.
+        """
+        nodes = live_nodes()
+        return plan_rows({name: _table(actor)["Address"]["NodeID"] for name, actor in actors.items()}, nodes) if len(nodes) > 1 else []
+
+    def missing(self, actors: Mapping[str, Any]) -> str:
+        """What those of `actors` that Ray has not placed wait for; looked up every few seconds only."""
+        if time.monotonic() - self._asked_s >= _ASK_EVERY_S:
+            waiting = [self._demands[name] for name, actor in actors.items() if name in self._demands and _is_waiting(actor)]
+            self._text = missing(waiting, live_nodes()) if waiting else ""
+            self._asked_s = time.monotonic()
+        return self._text
+
+
+def _claims(needs: Mapping[str, float]) -> dict[str, Any]:
+    """A claim as options of ``ray.remote``."""
+    others = {name: amount for name, amount in needs.items() if name not in ("CPU", "GPU")}
+    return {"num_cpus": needs.get("CPU", 0.0), "num_gpus": needs.get("GPU", 0.0), **({"resources": others} if others else {})}
+
+
+def _table(actor: Any) -> dict[str, Any]:
+    return ray_state.actor_table(actor._actor_id.hex())
+
+
+def _is_waiting(actor: Any) -> bool:
+    """Whether Ray has not found a node for it yet."""
+    table = _table(actor)
+    return table.get("State") in ("DEPENDENCIES_UNREADY", "PENDING_CREATION", "RESTARTING") and not table["Address"]["NodeID"].strip("f")
 
 
 class RayBackend:
@@ -139,26 +285,26 @@ class RayBackend:
         self._referee, self._referee_state = None, referee_state
         self._orders = next(iter(starts.values())).orders
         self._stopped = False
+        self._placement: Placement | None = None
+        self._is_placed = False  # and so said
         self._last_states: dict[str, dict] = {}
         self._left_over: list[Any] = []  # events that came together with a fault
 
     def start(self) -> None:
-        settings = self._settings
+        placement = self._placement = Placement(self._plans, self._settings)
         if self._orders is not None:
             self._referee = ray.remote(Referee).options(num_cpus=0).remote(self._plans, self._referee_state)
         for plan in self._plans:
             # Each env manager keeps two calls open, the trainer two; room for as many again.
-            exchange = ray.remote(Exchange).options(num_cpus=0, max_concurrency=16 + 4 * len(self._managers)).remote()
+            exchange = ray.remote(Exchange).options(**placement.exchange(plan.behavior), max_concurrency=16 + 4 * len(self._managers)).remote()
             exchange.publish.remote(plan.first_message(self._starts[plan.behavior]))
             self._exchanges[plan.behavior] = exchange
-        make = ray.remote(EnvManagerActor).options(num_cpus=settings.env_manager_cpus, max_concurrency=4)
+        make = ray.remote(EnvManagerActor).options(**placement.env_manager(), max_concurrency=4)
         for index, name in enumerate(self._managers):
             state = self._states[index] if self._states else None
             self._actors[name] = make.remote(self._plans, index, self._exchanges, state, self._orders)
         for plan in self._plans:
-            trainer = ray.remote(TrainerActor).options(
-                num_cpus=settings.trainer_cpus, num_gpus=settings.trainer_gpus, max_concurrency=4
-            )
+            trainer = ray.remote(TrainerActor).options(**placement.trainer(plan.behavior), max_concurrency=4)
             # What is started from may hold a replay buffer, so it is let go.
             start = self._starts.pop(plan.behavior)
             self._actors[trainer_name(plan.behavior)] = trainer.remote(plan, start, self._exchanges[plan.behavior], self._referee)
@@ -203,6 +349,11 @@ class RayBackend:
         news.trainers = {behavior: self._seen[name] for name, behavior in self._trainers.items() if name in self._seen}
         news.managers = [self._seen[m] for m in self._managers if m in self._seen]
         news.starting = [n for n in self._actors if n not in self._seen]
+        if news.starting:
+            news.waiting_for = self._placement.missing({n: self._actors[n] for n in news.starting})
+        elif not self._is_placed:
+            self._is_placed = True
+            news.placement = self._placement.rows(self._actors)
         return news
 
     def _take_in(self, name: str, report: Report, news: News) -> None:
@@ -328,27 +479,96 @@ def _answer(name: str, reference: ray.ObjectRef) -> Any:
         raise RunFault(f"{name} died: its process ended without an error of its own ({_first_line(error)})", "", str(error)) from error
 
 
+def _last_line(error: Exception) -> str:
+    return next((line.strip() for line in reversed(str(error).splitlines()) if line.strip()), type(error).__name__)
+
+
 def _first_line(error: Exception) -> str:
     return next((line.strip() for line in str(error).splitlines()[1:] if line.strip()), str(error))
 
 
-def _join(address: str, where: str) -> None:
+def _join(address: str, where: str, shipment: Shipment) -> Connection:
     if address.startswith("ray://"):
         raise ClusterError(
             f"{where} names the Ray client address {address}, which would carry every trajectory through one proxy. Run on the cluster "
             "instead: 'ray submit' or 'ray job submit', or --address auto on one of its machines."
         )
-    if address not in ("auto", "local"):
-        problem = _probe(address)
+    _use_a_token_that_is_there()
+    resolved = address if address in ("auto", "local") else canonicalize_bootstrap_address(address)
+    if address == "auto":
+        try:
+            resolved = canonicalize_bootstrap_address(address) or address
+        except ConnectionError:
+            resolved = address  # what Ray says below is about just this
+    if resolved not in ("auto", "local"):
+        problem = _probe(resolved)
         if problem:
             raise ClusterError(f"The Ray cluster {address} ({where}) cannot be used: {problem}.")
+    runtime_env: dict[str, Any] | None = {"env_vars": _python_path()}
+    messages, shipped = [], None
+    if job_runtime_env() is not None:
+        runtime_env = None  # the job has its own, and Ray refuses two
+    elif resolved not in ("auto", "local") and _may_have_other_nodes(resolved):
+        runtime_env, shipped = shipment.runtime_env(), shipment.folder
+        messages.append(f"shipping {shipment.text()} to the nodes of the cluster")
     try:
-        ray.init(
-            address=address, log_to_driver=False, configure_logging=False, logging_level="ERROR",
-            runtime_env={"env_vars": _python_path()},
-        )
-    except (ConnectionError, RuntimeError) as error:
+        ray.init(address=address, log_to_driver=False, configure_logging=False, logging_level="ERROR", runtime_env=runtime_env)
+    except (ConnectionError, RuntimeError, ValueError, ray.exceptions.RayError) as error:
         raise ClusterError(f"The Ray cluster {address} ({where}) cannot be joined: {error}") from error
+    return Connection("", owned=True, shipped=shipped, messages=tuple(messages), warnings=_open_to_anyone())
+
+
+def _use_a_token_that_is_there() -> None:
+    """As ``ray.init`` does, but before the probe, which would be turned away."""
+    logging.getLogger("ray._private.authentication").setLevel(logging.ERROR)
+    with suppress(ImportError):  # a Ray without authentication
+        from ray._private.authentication.authentication_token_setup import maybe_enable_token_auth_if_token_available
+
+        maybe_enable_token_auth_if_token_available(warn_if_disabled=False)
+
+
+def _open_to_anyone() -> tuple[str, ...]:
+    try:
+        from ray._private.authentication.authentication_utils import is_token_auth_enabled
+    except ImportError:  # a Ray without authentication
+        return (_OPEN,)
+    return () if is_token_auth_enabled() else (_OPEN,)
+
+
+def _may_have_other_nodes(address: str) -> bool:
+    """Whether the cluster at `address`, which answers, has other nodes than one, or may get some."""
+    client = ray._raylet.GcsClient(address=address)
+    try:
+        alive = [node for node in client.get_all_node_info(timeout=_PROBE_S).values() if node.state == 0]
+        status = client.internal_kv_get(DEBUG_AUTOSCALING_STATUS.encode(), None, timeout=_PROBE_S)
+    except Exception:  # noqa: BLE001 - what cannot be asked is taken for large: shipping once too often costs a second
+        return True
+    return len(alive) != 1 or _names_node_types(status)
+
+
+def _has_autoscaler() -> bool:
+    """Whether the cluster starts and ends nodes by itself."""
+    return _names_node_types(_internal_kv_get(DEBUG_AUTOSCALING_STATUS))
+
+
+def _names_node_types(status: bytes | None) -> bool:
+    """Whether Ray's own account of a cluster has types of nodes; without an autoscaler each node is a type of its own, ``node_<id>``."""
+    try:
+        told = json.loads(status or b"{}").get("autoscaler_report") or {}
+    except ValueError:
+        return False
+    return any(not name.startswith("node_") for name in [*(told.get("active_nodes") or {}), *(told.get("pending_launches") or {})])
+
+
+def _nodes_text() -> str:
+    nodes = len(live_nodes())
+    return f", {nodes} nodes" if nodes > 1 else ""
+
+
+def _shipping_hint() -> str:
+    if job_runtime_env() is not None:
+        return "A job has what --working-dir names: submit it from the folder that holds the module, or install the package on every node."
+    return "Keep the module in the folder of the configuration (import_from names another), which is shipped; or install its package on every node."
 
 
 def _probe(address: str) -> str:
