@@ -6,6 +6,7 @@ import json
 import logging
 import os
 import socket
+import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -19,6 +20,7 @@ from ray._private.services import canonicalize_bootstrap_address
 from ray._private.state import available_resources_per_node
 from ray._private.state import state as ray_state
 from ray._private.utils import read_ray_address
+from ray._raylet import Config
 from ray.experimental.internal_kv import _internal_kv_get
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
@@ -46,6 +48,7 @@ from raytrain.settings import DistributedSettings
 from raytrain.shipping import Shipment, job_runtime_env
 
 _PROBE_S = 2.0
+_AUTH_MODE = "RAY_AUTH_MODE"
 _REPORT_S = 25.0  # longest wait for nodes to say what they have: so that a wrong module is told within 30 s
 _ASK_EVERY_S = 5.0  # how often Ray is asked what actors wait for
 _ANSWER_S = 2.0  # longest wait for an actor's answer to a question of the controller
@@ -75,6 +78,7 @@ class Connection:
         shipped: the folder of the user's that went to the other nodes; None where none did.
         messages: what the user should know of it.
         warnings: what the user should do something about.
+        auth_before: how this process used Ray's tokens before.
     """
 
     description: str
@@ -83,6 +87,7 @@ class Connection:
     shipped: Path | None = None
     messages: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
+    auth_before: str | None = None
 
 
 def connect(address: str | None, shipment: Shipment | None = None) -> Connection:
@@ -103,7 +108,6 @@ def connect(address: str | None, shipment: Shipment | None = None) -> Connection
         where = "--address" if address else "ray job submit" if job_runtime_env() is not None else "RAY_ADDRESS"
         joined = _join(given, where, shipment)
         return replace(joined, description=f"cluster {ray.get_runtime_context().gcs_address} ({where}){_nodes_text()}")
-    _use_a_token_that_is_there()
     found = read_ray_address()
     note = ""
     if found:
@@ -125,6 +129,8 @@ def disconnect(connection: Connection) -> None:
     """Leave the Ray that `connect` brought; a private one ends."""
     if connection.owned and ray.is_initialized():
         ray.shutdown()
+        if not connection.is_here:
+            _set_auth_mode(connection.auth_before)
 
 
 def check_resources(plans: Sequence[Plan], settings: DistributedSettings) -> list[str]:
@@ -493,13 +499,11 @@ def _join(address: str, where: str, shipment: Shipment) -> Connection:
             f"{where} names the Ray client address {address}, which would carry every trajectory through one proxy. Run on the cluster "
             "instead: 'ray submit' or 'ray job submit', or --address auto on one of its machines."
         )
-    _use_a_token_that_is_there()
-    resolved = address if address in ("auto", "local") else canonicalize_bootstrap_address(address)
-    if address == "auto":
-        try:
-            resolved = canonicalize_bootstrap_address(address) or address
-        except ConnectionError:
-            resolved = address  # what Ray says below is about just this
+    try:
+        resolved = address if address == "local" else canonicalize_bootstrap_address(address) or address
+    except ConnectionError as error:
+        raise ClusterError(f"The Ray cluster {address} ({where}) cannot be joined: {error}") from error
+    before = os.environ.get(_AUTH_MODE)
     if resolved not in ("auto", "local"):
         problem = _probe(resolved)
         if problem:
@@ -512,27 +516,50 @@ def _join(address: str, where: str, shipment: Shipment) -> Connection:
         runtime_env, shipped = shipment.runtime_env(), shipment.folder
         messages.append(f"shipping {shipment.text()} to the nodes of the cluster")
     try:
-        ray.init(address=address, log_to_driver=False, configure_logging=False, logging_level="ERROR", runtime_env=runtime_env)
+        ray.init(address=resolved, log_to_driver=False, configure_logging=False, logging_level="ERROR", runtime_env=runtime_env)
     except (ConnectionError, RuntimeError, ValueError, ray.exceptions.RayError) as error:
         raise ClusterError(f"The Ray cluster {address} ({where}) cannot be joined: {error}") from error
-    return Connection("", owned=True, shipped=shipped, messages=tuple(messages), warnings=_open_to_anyone())
+    return Connection("", owned=True, shipped=shipped, messages=tuple(messages), warnings=() if _asks_for_token() else (_OPEN,), auth_before=before)
 
 
-def _use_a_token_that_is_there() -> None:
-    """As ``ray.init`` does, but before the probe, which would be turned away."""
-    logging.getLogger("ray._private.authentication").setLevel(logging.ERROR)
-    with suppress(ImportError):  # a Ray without authentication
-        from ray._private.authentication.authentication_token_setup import maybe_enable_token_auth_if_token_available
-
-        maybe_enable_token_auth_if_token_available(warn_if_disabled=False)
+def _asks_for_token() -> bool:
+    """Whether the cluster that was joined asks for a token: `_probe` found out."""
+    return os.environ.get(_AUTH_MODE, "disabled").lower() == "token"
 
 
-def _open_to_anyone() -> tuple[str, ...]:
+def _set_auth_mode(mode: str | None) -> None:
+    """Whether this process gives Ray's token and asks for it; None takes the setting away. It must be as the cluster does: with a token
+    on one side only, Ray drops actors as soon as they are made."""
+    if mode is None:
+        os.environ.pop(_AUTH_MODE, None)
+    else:
+        os.environ[_AUTH_MODE] = mode
+    Config.initialize("")  # Ray keeps what it has read
+
+
+def _metadata(address: str) -> bytes | None:
+    """What the cluster says of itself. Ray's own line on a token that is missing is not shown: the caller tells it better."""
+    with _silenced():
+        return ray._raylet.GcsClient(address=address).internal_kv_get(b"CLUSTER_METADATA", b"cluster", timeout=_PROBE_S)
+
+
+@contextmanager
+def _silenced() -> Iterator[None]:
+    """Without what C++ code writes to standard error."""
+    sys.stderr.flush()
     try:
-        from ray._private.authentication.authentication_utils import is_token_auth_enabled
-    except ImportError:  # a Ray without authentication
-        return (_OPEN,)
-    return () if is_token_auth_enabled() else (_OPEN,)
+        kept = os.dup(2)
+    except OSError:  # no standard error
+        yield
+        return
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, 2)
+    try:
+        yield
+    finally:
+        os.dup2(kept, 2)
+        os.close(kept)
+        os.close(nowhere)
 
 
 def _may_have_other_nodes(address: str) -> bool:
@@ -572,19 +599,33 @@ def _shipping_hint() -> str:
 
 
 def _probe(address: str) -> str:
-    """Why the cluster at `address` cannot be used; empty when it can."""
+    """Why the cluster at `address` cannot be used; empty when it can, and then this process gives a token if the cluster asks for one."""
     host, _, port = address.rpartition(":")
     try:
         with socket.create_connection((host, int(port)), timeout=_PROBE_S):
             pass
     except (OSError, ValueError) as error:
         return f"it does not answer within {_PROBE_S:.0f} s ({error})"
+    before = os.environ.get(_AUTH_MODE)
+    _set_auth_mode("disabled")
     try:
-        raw = ray._raylet.GcsClient(address=address).internal_kv_get(b"CLUSTER_METADATA", b"cluster", timeout=_PROBE_S)
+        try:
+            raw = _metadata(address)
+        except ray.exceptions.AuthenticationError:
+            _set_auth_mode("token")
+            raw = _metadata(address)
+    except ray.exceptions.AuthenticationError:
+        _set_auth_mode(before)
+        return ("it asks for a token, and there is none here or another one; copy ~/.ray/auth_token of its head to the same place here, or name the "
+                "file by RAY_AUTH_TOKEN_PATH")
     except Exception as error:  # noqa: BLE001 - whatever answers there, it is no Ray
+        _set_auth_mode(before)
         return f"it does not answer like Ray ({type(error).__name__})"
     version = json.loads(raw).get("ray_version") if raw else None
-    return "" if version == ray.__version__ else f"it runs Ray {version}, this is Ray {ray.__version__}"
+    if version != ray.__version__:
+        _set_auth_mode(before)
+        return f"it runs Ray {version}, this is Ray {ray.__version__}"
+    return ""
 
 
 def _python_path() -> dict[str, str]:
