@@ -50,7 +50,7 @@ from raytrain.shipping import Shipment, job_runtime_env
 _PROBE_S = 2.0
 _AUTH_MODE = "RAY_AUTH_MODE"
 _REPORT_S = 25.0  # longest wait for nodes to say what they have: so that a wrong module is told within 30 s
-_ASK_EVERY_S = 5.0  # how often Ray is asked what actors wait for
+_ASK_EVERY_S = 10.0  # how often Ray is asked what actors wait for
 _ANSWER_S = 2.0  # longest wait for an actor's answer to a question of the controller
 _MANAGERS_STOP_S = 4.0  # longest wait for env managers to stop; a hung env must not cost the trainer its last checkpoint
 # Ray gives workers niceness 15, so they would lose to anything else on the machine; and OpenBLAS would start a thread per core in each.
@@ -162,8 +162,10 @@ def check_nodes(plans: Sequence[Plan], settings: DistributedSettings) -> list[st
     """
     plan, needs = plans[0], env_manager_needs(settings)
     factory = EnvFactory(plan.env, plan.env_kwargs, plan.import_dirs, plan.env_options)
-    calls = {}
+    own, calls = ray.get_runtime_context().get_node_id(), {}
     for node in live_nodes():
+        if node.id == own and not node.holds(needs):  # this process is there, with the versions that it compares with
+            continue
         here = NodeAffinitySchedulingStrategy(node.id, soft=False)
         task = ray.remote(report).options(num_cpus=0, max_retries=0, scheduling_strategy=here)
         calls[node.name] = task.remote(factory if node.holds(needs) else None)
@@ -215,7 +217,7 @@ class Placement:
         self._is_spread = len(nodes) > 1
         self._chosen = trainer_nodes(list(self._demands.values()), nodes) if self._is_spread else {}
         self._has_gpus = any(node.resources.get("GPU") for node in nodes)
-        self._asked_s, self._text = -_ASK_EVERY_S, ""
+        self._asked_s, self._text = time.monotonic(), ""  # the first moments are no wait
 
     def exchange(self, behavior: str) -> dict[str, Any]:
         """Options of a behavior's exchange: on its trainer's node, since all that is collected passes through it to there."""
@@ -233,7 +235,7 @@ class Placement:
 
     def _on(self, trainer: str) -> dict[str, Any]:
         node = self._chosen.get(trainer)
-        return {} if node is None else {"scheduling_strategy": NodeAffinitySchedulingStrategy(node, soft=True)}
+        return {} if node is None else {"scheduling_strategy": NodeAffinitySchedulingStrategy(node, soft=True, _spill_on_unavailable=True)}
 
     def _gpus(self, claimed: float) -> dict[str, Any]:
         """Ray leaves every GPU visible to an actor that claims none."""
@@ -252,8 +254,11 @@ class Placement:
     def missing(self, actors: Mapping[str, Any]) -> str:
         """What those of `actors` that Ray has not placed wait for; looked up every few seconds only."""
         if time.monotonic() - self._asked_s >= _ASK_EVERY_S:
-            waiting = [self._demands[name] for name, actor in actors.items() if name in self._demands and _is_waiting(actor)]
-            self._text = missing(waiting, live_nodes()) if waiting else ""
+            nodes = live_nodes()
+            pending = [self._demands[name] for name, actor in actors.items() if name in self._demands and _is_pending(actor)]
+            # One that has its place is pending, too, while its process starts; but then that is not for want of anything.
+            waiting = [demand for demand in pending if not any(node.holds(demand.needs, node.free) for node in nodes)]
+            self._text = missing(waiting, nodes) if waiting else ""
             self._asked_s = time.monotonic()
         return self._text
 
@@ -268,10 +273,9 @@ def _table(actor: Any) -> dict[str, Any]:
     return ray_state.actor_table(actor._actor_id.hex())
 
 
-def _is_waiting(actor: Any) -> bool:
-    """Whether Ray has not found a node for it yet."""
-    table = _table(actor)
-    return table.get("State") in ("DEPENDENCIES_UNREADY", "PENDING_CREATION", "RESTARTING") and not table["Address"]["NodeID"].strip("f")
+def _is_pending(actor: Any) -> bool:
+    """Whether it has no process yet."""
+    return _table(actor).get("State") in ("DEPENDENCIES_UNREADY", "PENDING_CREATION", "RESTARTING")
 
 
 class RayBackend:
@@ -305,15 +309,15 @@ class RayBackend:
             exchange = ray.remote(Exchange).options(**placement.exchange(plan.behavior), max_concurrency=16 + 4 * len(self._managers)).remote()
             exchange.publish.remote(plan.first_message(self._starts[plan.behavior]))
             self._exchanges[plan.behavior] = exchange
-        make = ray.remote(EnvManagerActor).options(**placement.env_manager(), max_concurrency=4)
-        for index, name in enumerate(self._managers):
-            state = self._states[index] if self._states else None
-            self._actors[name] = make.remote(self._plans, index, self._exchanges, state, self._orders)
-        for plan in self._plans:
+        for plan in self._plans:  # before the env managers, which would take the place that was chosen for it
             trainer = ray.remote(TrainerActor).options(**placement.trainer(plan.behavior), max_concurrency=4)
             # What is started from may hold a replay buffer, so it is let go.
             start = self._starts.pop(plan.behavior)
             self._actors[trainer_name(plan.behavior)] = trainer.remote(plan, start, self._exchanges[plan.behavior], self._referee)
+        make = ray.remote(EnvManagerActor).options(**placement.env_manager(), max_concurrency=4)
+        for index, name in enumerate(self._managers):
+            state = self._states[index] if self._states else None
+            self._actors[name] = make.remote(self._plans, index, self._exchanges, state, self._orders)
         for actor in self._actors.values():
             actor.start.remote()
 
