@@ -15,13 +15,11 @@ from pathlib import Path
 from typing import Any
 
 import ray
-from ray._private.ray_constants import DEBUG_AUTOSCALING_STATUS
 from ray._private.services import canonicalize_bootstrap_address
 from ray._private.state import available_resources_per_node
 from ray._private.state import state as ray_state
 from ray._private.utils import read_ray_address
 from ray._raylet import Config
-from ray.experimental.internal_kv import _internal_kv_get
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from envs.factories import EnvFactory
@@ -571,24 +569,14 @@ def _may_have_other_nodes(address: str) -> bool:
     client = ray._raylet.GcsClient(address=address)
     try:
         alive = [node for node in client.get_all_node_info(timeout=_PROBE_S).values() if node.state == 0]
-        status = client.internal_kv_get(DEBUG_AUTOSCALING_STATUS.encode(), None, timeout=_PROBE_S)
     except Exception:  # noqa: BLE001 - what cannot be asked is taken for large: shipping once too often costs a second
         return True
-    return len(alive) != 1 or _names_node_types(status)
+    return len(alive) != 1 or any(node.node_type_name for node in alive)
 
 
 def _has_autoscaler() -> bool:
-    """Whether the cluster starts and ends nodes by itself."""
-    return _names_node_types(_internal_kv_get(DEBUG_AUTOSCALING_STATUS))
-
-
-def _names_node_types(status: bytes | None) -> bool:
-    """Whether Ray's own account of a cluster has types of nodes; without an autoscaler each node is a type of its own, ``node_<id>``."""
-    try:
-        told = json.loads(status or b"{}").get("autoscaler_report") or {}
-    except ValueError:
-        return False
-    return any(not name.startswith("node_") for name in [*(told.get("active_nodes") or {}), *(told.get("pending_launches") or {})])
+    """Whether the cluster starts and ends nodes by itself: those that an autoscaler started carry the name of their type."""
+    return any((node.get("Labels") or {}).get("ray.io/node-group") for node in ray.nodes() if node["Alive"])
 
 
 def _nodes_text() -> str:
