@@ -19,7 +19,7 @@ from ray._private.services import canonicalize_bootstrap_address
 from ray._private.state import available_resources_per_node
 from ray._private.state import state as ray_state
 from ray._private.utils import read_ray_address
-from ray._raylet import Config
+from ray._raylet import AuthenticationTokenLoader, Config
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from envs.factories import EnvFactory
@@ -604,6 +604,8 @@ def _probe(address: str) -> str:
         try:
             raw = _metadata(address)
         except ray.exceptions.AuthenticationError:
+            if not AuthenticationTokenLoader.instance().has_token(ignore_auth_mode=True):  # with which Ray's C++ would end the process
+                raise
             _set_auth_mode("token")
             raw = _metadata(address)
     except ray.exceptions.AuthenticationError:
