@@ -64,7 +64,7 @@ class EnvPoolVectorEnv(VectorEnv):
         Raises:
             ValueError: EnvPool is not installed, has no such world, or takes other arguments.
         """
-        self._envpool = _import(env)
+        self._envpool = load_envpool(env)
         self._id, self._kwargs = env.removeprefix(PREFIX), {**env_kwargs, "num_envs": num_envs}
         self.num_envs = num_envs
         spec, self.single_observation_space, self.single_action_space = self._describe(env, env_kwargs)
@@ -131,7 +131,8 @@ class EnvPoolVectorEnv(VectorEnv):
         raise ValueError(f"env_kwargs: {env} has no argument {unknown[1]!r}.{hint} It takes: {', '.join(known)}.") from error
 
 
-def _import(env: str) -> ModuleType:
+def load_envpool(env: str) -> ModuleType:
+    """EnvPool, for the environment `env`; ValueError where it is not installed."""
     try:
         return importlib.import_module("envpool")
     except ModuleNotFoundError as error:

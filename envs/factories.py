@@ -21,7 +21,7 @@ from gymnasium.vector import VectorEnv
 
 from envs import atari
 from envs.agent_behaviors import is_agent_world, is_parallel_world
-from envs.envpool_env import EnvPoolVectorEnv, is_envpool, is_pool
+from envs.envpool_env import EnvPoolVectorEnv, is_envpool, is_pool, load_envpool
 from envs.faults import env_fault
 from envs.wrappers import ActionRepeat, FrameStack
 
@@ -127,6 +127,27 @@ class EnvFactory:
         if self.env in NATIVE_IDS and NATIVE_KWARGS.issuperset(self.kwargs) and not self.options.wraps:
             return gym.make_vec(self.env, num_envs=num_envs, vectorization_mode="vector_entry_point", **self.kwargs)
         return None
+
+    def load(self) -> None:
+        """Import what makes the environment, without making one: so that another machine can be asked whether it could.
+
+        Raises:
+            ValueError, EnvFault: as `make`.
+        """
+        if is_envpool(self.env):
+            load_envpool(self.env)
+            return
+        if not self.is_gymnasium_id:
+            self._factory()
+            return
+        entry = gym.spec(self._registered_id()).entry_point
+        try:
+            if isinstance(entry, str):
+                load_env_creator(entry)
+        except (gym.error.DependencyNotInstalled, ModuleNotFoundError) as error:
+            raise ValueError(f"{self.env}: {error}{self._install_hint()}") from error
+        except Exception as error:
+            raise env_fault(error, f"while importing {self.env}") from error
 
     def check_single(self) -> None:
         """Refuse patterns of agents for an environment that has only one.

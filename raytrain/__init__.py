@@ -33,11 +33,16 @@ def _check_siblings() -> None:
     for name in ("envs", "trainers"):
         spec = _find_spec(name)
         found = _Path(spec.origin).resolve().parent if spec is not None and spec.origin else None
-        if found != here / name:
+        if found != here / name and not _is_shipped(found, here):
             raise ImportError(
                 f"raytrain needs its own package '{name}' in {here}, but Python finds {found or 'none'} first: rename that folder, or start Python "
                 "from another one."
             )
+
+
+def _is_shipped(found: _Path | None, here: _Path) -> bool:
+    """Whether Ray has unpacked both from one shipment, each package in a folder of its own (`raytrain.shipping`)."""
+    return found is not None and here.name.startswith("_ray_pkg_") and found.parent.name.startswith("_ray_pkg_") and found.parent.parent == here.parent
 
 
 _check_siblings()

@@ -31,6 +31,8 @@ class News:
         trainers: behavior -> its trainer's status, once it has started.
         managers: status of the env managers that have one.
         starting: what is still starting, for people.
+        waiting_for: what those that have no place yet wait for, for people.
+        placement: (node, actors on it) rows, once, when everything has started on a cluster of several nodes.
         fault: what a trainer died of while everything was being stopped.
         lost: behavior -> what its trainer died of, until `Backend.restart_trainers`.
         notices: sentences about what was started anew.
@@ -41,6 +43,8 @@ class News:
     trainers: dict[str, TrainerStatus] = field(default_factory=dict)
     managers: list[ManagerStatus] = field(default_factory=list)
     starting: list[str] = field(default_factory=list)
+    waiting_for: str = ""
+    placement: list[tuple[str, str]] = field(default_factory=list)
     fault: RunFault | None = None
     lost: dict[str, RunFault] = field(default_factory=dict)
     notices: list[str] = field(default_factory=list)

@@ -7,6 +7,7 @@ import logging
 import os
 import re
 import socket
+import sys
 import time
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -17,9 +18,14 @@ from types import MappingProxyType
 from typing import Any
 
 import ray
+from ray._private.services import canonicalize_bootstrap_address
+from ray._private.state import available_resources_per_node
+from ray._private.state import state as ray_state
 from ray._private.utils import read_ray_address
+from ray._raylet import AuthenticationTokenLoader, Config
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
+from envs.factories import EnvFactory
 from envs.restarts import RestartLimits
 from raytrain.actors import CALL_TIMEOUT_S, EnvManagerActor, EvaluatorActor, Exchange, ReplayWriterActor, Report, TrainerActor
 from raytrain.backends import News, trainer_name
@@ -27,13 +33,29 @@ from raytrain.errors import ClusterError, RunFault
 from raytrain.evaluation import EVALUATOR, Evaluator, Played
 from raytrain.intake import ManagerChange
 from raytrain.messages import CheckpointDue, ManagerStatus, Orders, TrainerStatus
+from raytrain.node_check import compare_versions, import_problem, installed_versions, report
+from raytrain.placement import (
+    Node,
+    demands_of,
+    env_manager_needs,
+    missing,
+    plan_rows,
+    refusal,
+    shortage,
+    trainer_needs,
+    trainer_nodes,
+)
 from raytrain.plan import Plan, Start, manager_name
 from raytrain.referee import Referee
 from raytrain.replay_chunks import ChunkWriter
 from raytrain.settings import DistributedSettings
+from raytrain.shipping import Shipment, job_runtime_env
 from raytrain.supervisor import SILENT_S, Supervisor
 
 _PROBE_S = 2.0
+_AUTH_MODE = "RAY_AUTH_MODE"
+_REPORT_S = 25.0  # longest wait for nodes to say what they have: so that a wrong module is told within 30 s
+_ASK_EVERY_S = 10.0  # how often Ray is asked what actors wait for
 _ANSWER_S = 2.0  # longest wait for an actor's answer to a question of the controller
 _LATE_S = 20.0  # after which a run that can go on without an env manager does so
 _FAR = 10**6  # messages that a trainer cannot have published more than it made versions
@@ -46,6 +68,10 @@ _PRIVATE_ENVIRONMENT = {
     "MKL_NUM_THREADS": "1",
     "TF_CPP_MIN_LOG_LEVEL": "3",
 }
+_OPEN = (
+    "this cluster asks for no token: whoever reaches its ports can run code on it. Make one before 'ray start' on every node "
+    "('ray get-auth-token --generate', docs/cluster.md)"
+)
 
 
 @dataclass(frozen=True)
@@ -55,76 +81,118 @@ class Connection:
     Attributes:
         description: for people.
         owned: started by this run, and ended with it.
+        is_here: this machine alone, started for this process: its workers have what it has.
+        shipped: the folder of the user's that went to the other nodes; None where none did.
+        messages: what the user should know of it.
+        warnings: what the user should do something about.
+        auth_before: how this process used Ray's tokens before.
     """
 
     description: str
     owned: bool
+    is_here: bool = False
+    shipped: Path | None = None
+    messages: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
+    auth_before: str | None = None
 
 
-def connect(address: str | None) -> Connection:
+def connect(address: str | None, shipment: Shipment | None = None) -> Connection:
     """Use, in this order: a Ray that this process has already, `address`, ``RAY_ADDRESS``, a live cluster that ``ray start`` made on
     this machine and that runs the same Ray version, a private one of this run.
 
+    Args:
+        shipment: what other nodes need of this one's files; nothing but raytrain by default.
+
     Raises:
-        ClusterError: the given address does not answer, or runs another Ray version.
+        ClusterError: the given address does not answer, or runs another Ray version, or the files are too many.
     """
+    shipment = shipment or Shipment()
     if ray.is_initialized():
-        return Connection("the Ray this process is connected to (left running)", owned=False)
+        return Connection("the Ray this process is connected to (left running)", owned=False, is_here=is_one_machine())
     given = address or os.environ.get("RAY_ADDRESS")
     if given:
-        where = "--address" if address else "RAY_ADDRESS"
-        _join(given, where)
-        return Connection(f"cluster {ray.get_runtime_context().gcs_address} ({where})", owned=True)
+        where = "--address" if address else "ray job submit" if job_runtime_env() is not None else "RAY_ADDRESS"
+        joined = _join(given, where, shipment)
+        return replace(joined, description=f"cluster {ray.get_runtime_context().gcs_address} ({where}){_nodes_text()}")
     found = read_ray_address()
     note = ""
     if found:
         problem = _probe(found)
         if not problem:
-            _join(found, "the cluster that 'ray start' made on this machine")
-            return Connection(f"cluster {found} on this machine", owned=True)
+            joined = _join(found, "the cluster that 'ray start' made on this machine", shipment)
+            return replace(joined, description=f"cluster {found} on this machine{_nodes_text()}")
         note = f"; cluster {found} in /tmp/ray/ray_current_cluster is ignored: {problem}"
     # A private Ray is guarded by a token of its own; that this is so needs no warning at each start.
     logging.getLogger("ray._private.authentication").setLevel(logging.ERROR)
     chosen = {k: os.environ.get(k, v) for k, v in _PRIVATE_ENVIRONMENT.items()}  # the user's own settings win
     with _environment({**chosen, **_python_path()}):
         ray.init(address="local", include_dashboard=False, log_to_driver=False, configure_logging=False, logging_level="ERROR")
-    return Connection(f"a private one on this machine, {_amount(ray.cluster_resources().get('CPU', 0))} CPUs{note}", owned=True)
+    cpus = _amount(ray.cluster_resources().get("CPU", 0))
+    return Connection(f"a private one on this machine, {cpus} CPUs{note}", owned=True, is_here=True)
 
 
 def disconnect(connection: Connection) -> None:
     """Leave the Ray that `connect` brought; a private one ends."""
     if connection.owned and ray.is_initialized():
         ray.shutdown()
+        if not connection.is_here:
+            _set_auth_mode(connection.auth_before)
 
 
-def check_resources(plans: Sequence[Plan], settings: DistributedSettings) -> None:
+def check_resources(plans: Sequence[Plan], settings: DistributedSettings) -> list[str]:
     """Refuse a run that the cluster can never hold.
+
+    Returns:
+        Warnings: what a cluster that may still grow lacks now.
 
     Raises:
         ClusterError: names what is needed and what there is.
     """
-    managers, trainers = len(plans[0].managers), len(plans)
-    cpus, gpus = managers * settings.env_manager_cpus + trainers * settings.trainer_cpus, trainers * settings.trainer_gpus
-    trainer_text = "trainer" if trainers == 1 else f"{trainers} trainers ×"
-    total = ray.cluster_resources()
-    have_cpus, have_gpus = total.get("CPU", 0.0), total.get("GPU", 0.0)
-    if cpus > have_cpus:
-        raise ClusterError(
-            f"This run needs {_amount(cpus)} CPUs ({managers} env manager{'s' * (managers > 1)} × {_amount(settings.env_manager_cpus)} + "
-            f"{trainer_text} {_amount(settings.trainer_cpus)}), and the Ray cluster has {_amount(have_cpus)}. Lower "
-            "distributed.num_env_managers, distributed.env_manager_cpus or distributed.trainer_cpus (half a CPU is fine for simulators that mostly "
-            "wait, and for trainers that learn in turn), or use a larger cluster."
-        )
-    if gpus > have_gpus:
-        raise ClusterError(
-            f"This run needs {_amount(gpus)} GPUs ({trainer_text} {_amount(settings.trainer_gpus)}), and the Ray cluster has {_amount(have_gpus)}. "
-            "Set distributed.trainer_gpus to 0 to train on CPUs."
-        )
-    nodes = [n["Resources"] for n in ray.nodes() if n["Alive"]]
-    for what, one in (("an env manager", settings.env_manager_cpus), ("the trainer", settings.trainer_cpus)):
-        largest = max((n.get("CPU", 0.0) for n in nodes), default=0.0)
-        if one > largest:
-            raise ClusterError(f"{what.capitalize()} needs {_amount(one)} CPUs on one node, and the largest node has {_amount(largest)}.")
+    demands, nodes = demands_of(plans, settings), live_nodes()
+    waits = settings.wait_for_resources or _has_autoscaler()
+    problem = refusal(demands, nodes, waits, ray_state.get_max_resources_from_cluster_config())
+    if problem:
+        raise ClusterError(problem)
+    lack = shortage(demands, nodes) if waits else ""
+    return [f"{lack}; the run waits for nodes"] if lack else []
+
+
+def check_nodes(plans: Sequence[Plan], settings: DistributedSettings) -> list[str]:
+    """Ask every node for its versions, and those that may hold env managers to import the environment.
+
+    Returns:
+        Warnings: differences with which the run can go on, nodes that did not answer.
+
+    Raises:
+        ClusterError: a node cannot import the environment, or has other versions with which nothing works.
+    """
+    plan, needs = plans[0], env_manager_needs(settings)
+    factory = EnvFactory(plan.env, plan.env_kwargs, plan.import_dirs, plan.env_options)
+    own, calls = ray.get_runtime_context().get_node_id(), {}
+    for node in live_nodes():
+        if node.id == own and not node.holds(needs):  # this process is there, with the versions that it compares with
+            continue
+        here = NodeAffinitySchedulingStrategy(node.id, soft=False)
+        task = ray.remote(report).options(num_cpus=0, max_retries=0, scheduling_strategy=here)
+        calls[node.name] = task.remote(factory if node.holds(needs) else None)
+    done, _ = ray.wait(list(calls.values()), num_returns=len(calls), timeout=_REPORT_S)
+    reports, warnings = {}, []
+    for name, call in calls.items():
+        if call not in done:
+            warnings.append(f"{name} did not answer within {_REPORT_S:.0f} s: whether it can import {plan.env} is not known")
+            continue
+        try:
+            reports[name] = ray.get(call)
+        except ray.exceptions.RayError as error:
+            raise ClusterError(f"{name} cannot run raytrain: {_last_line(error)}\n{_shipping_hint()}") from error
+    different, refused = compare_versions(installed_versions(), {name: found.versions for name, found in reports.items()})
+    if refused:
+        raise ClusterError("\n".join(refused))
+    for name, found in reports.items():
+        if found.problem:
+            raise ClusterError(import_problem(plan.env, name, found, _shipping_hint()))
+    return warnings + different
 
 
 def fitting(trainers: int, settings: DistributedSettings) -> int:
@@ -136,6 +204,91 @@ def fitting(trainers: int, settings: DistributedSettings) -> int:
 def is_one_machine() -> bool:
     """Whether the Ray that is used is this machine alone."""
     return [n["NodeManagerAddress"] for n in ray.nodes() if n["Alive"]] == [ray.util.get_node_ip_address()]
+
+
+def live_nodes() -> list[Node]:
+    """The nodes of the cluster, the head first."""
+    free = available_resources_per_node()
+    nodes = [
+        Node(n["NodeID"], n["NodeManagerAddress"], n["Resources"], free.get(n["NodeID"], {}), "node:__internal_head__" in n["Resources"])
+        for n in ray.nodes() if n["Alive"]
+    ]
+    return sorted(nodes, key=lambda node: (not node.is_head, node.address, node.id))
+
+
+class Placement:
+    """Where the actors of a run should go, as options of ``ray.remote``, and where they went.
+
+    Trainers go to nodes chosen by `raytrain.placement.trainer_nodes`, each with its exchange beside it; env managers are spread. A node that
+    is chosen is asked for, not insisted on: an actor that is started again after it has died goes elsewhere.
+    """
+
+    def __init__(self, plans: Sequence[Plan], settings: DistributedSettings) -> None:
+        self._settings = settings
+        self._demands = {demand.name: demand for demand in demands_of(plans, settings)}
+        nodes = live_nodes()
+        self._is_spread = len(nodes) > 1
+        self._chosen = trainer_nodes(list(self._demands.values()), nodes) if self._is_spread else {}
+        self._has_gpus = any(node.resources.get("GPU") for node in nodes)
+        self._asked_s, self._text = time.monotonic(), ""  # the first moments are no wait
+
+    def exchange(self, behavior: str) -> dict[str, Any]:
+        """Options of a behavior's exchange: on its trainer's node, since all that is collected passes through it to there."""
+        return {"num_cpus": 0, **self._on(trainer_name(behavior))}
+
+    def trainer(self, behavior: str) -> dict[str, Any]:
+        """Options of a behavior's trainer."""
+        return {**_claims(trainer_needs(self._settings)), **self._gpus(self._settings.trainer_gpus), **self._on(trainer_name(behavior))}
+
+    def env_manager(self) -> dict[str, Any]:
+        """Options of every env manager."""
+        needs = env_manager_needs(self._settings)
+        spread = {"scheduling_strategy": "SPREAD"} if self._is_spread else {}
+        return {**_claims(needs), **self._gpus(needs.get("GPU", 0.0)), **spread}
+
+    def _on(self, trainer: str) -> dict[str, Any]:
+        node = self._chosen.get(trainer)
+        return {} if node is None else {"scheduling_strategy": NodeAffinitySchedulingStrategy(node, soft=True, _spill_on_unavailable=True)}
+
+    def _gpus(self, claimed: float) -> dict[str, Any]:
+        """Ray leaves every GPU visible to an actor that claims none."""
+        hides = self._has_gpus and not claimed
+        return {"runtime_env": {"env_vars": {"CUDA_VISIBLE_DEVICES": ""}}} if hides else {}
+
+    def rows(self, actors: Mapping[str, Any]) -> list[tuple[str, str]]:
+        """(node, actors on it) by where they are now; empty on a single node.
+
+        Args:
+            actors: name -> handle.
+        """
+        nodes = live_nodes()
+        return plan_rows({name: _table(actor)["Address"]["NodeID"] for name, actor in actors.items()}, nodes) if len(nodes) > 1 else []
+
+    def missing(self, actors: Mapping[str, Any]) -> str:
+        """What those of `actors` that Ray has not placed wait for; looked up every few seconds only."""
+        if time.monotonic() - self._asked_s >= _ASK_EVERY_S:
+            nodes = live_nodes()
+            pending = [self._demands[name] for name, actor in actors.items() if name in self._demands and _is_pending(actor)]
+            # One that has its place is pending, too, while its process starts; but then that is not for want of anything.
+            waiting = [demand for demand in pending if not any(node.holds(demand.needs, node.free) for node in nodes)]
+            self._text = missing(waiting, nodes) if waiting else ""
+            self._asked_s = time.monotonic()
+        return self._text
+
+
+def _claims(needs: Mapping[str, float]) -> dict[str, Any]:
+    """A claim as options of ``ray.remote``."""
+    others = {name: amount for name, amount in needs.items() if name not in ("CPU", "GPU")}
+    return {"num_cpus": needs.get("CPU", 0.0), "num_gpus": needs.get("GPU", 0.0), **({"resources": others} if others else {})}
+
+
+def _table(actor: Any) -> dict[str, Any]:
+    return ray_state.actor_table(actor._actor_id.hex())
+
+
+def _is_pending(actor: Any) -> bool:
+    """Whether it has no process yet."""
+    return _table(actor).get("State") in ("DEPENDENCIES_UNREADY", "PENDING_CREATION", "RESTARTING")
 
 
 class RayBackend:
@@ -174,6 +327,8 @@ class RayBackend:
         self._lost: dict[str, RunFault] = {}  # trainers that wait for `restart_trainers`
         self._marks = dict.fromkeys(self._plans, (0, 0))  # serial and version of the first message of each trainer
         self._rolled_back = dict.fromkeys(self._plans, 0)
+        self._placement: Placement | None = None
+        self._is_placed = False  # and so said
         self._last_states: dict[str, dict] = {}
         self._left_over: list[Any] = []  # events that came together with a fault
 
@@ -181,24 +336,27 @@ class RayBackend:
 
     def start(self) -> None:
         _keep_deaths_to_ourselves()
+        self._placement = Placement(list(self._plans.values()), self._settings)
         if self._orders is not None:
             self._start_referee()
         for behavior, plan in self._plans.items():
             # Each env manager keeps two calls open, the trainer two; room for as many again.
-            make = ray.remote(Exchange).options(num_cpus=0, max_concurrency=16 + 4 * len(self._managers), max_restarts=-1)
+            make = ray.remote(Exchange).options(
+                **self._placement.exchange(behavior), max_concurrency=16 + 4 * len(self._managers), max_restarts=-1
+            )
             self._exchanges[behavior] = make.remote()
             self._exchanges[behavior].publish.remote(plan.first_message(self._starts[behavior]))
+        for behavior in self._plans:  # before the env managers, which would take the place that was chosen for it
+            self._start_trainer(behavior)
         for index, name in enumerate(self._managers):
             self._start_manager(name, self._states[index] if self._states else None)
-        for behavior in self._plans:
-            self._start_trainer(behavior)
 
     def _start_referee(self) -> None:
         self._referee = ray.remote(Referee).options(num_cpus=0).remote(list(self._plans.values()), self._referee_state)
 
     def _start_manager(self, name: str, state: dict | None) -> None:
         incarnation = self._supervisor.started(name)
-        make = ray.remote(EnvManagerActor).options(num_cpus=self._settings.env_manager_cpus, max_concurrency=4)
+        make = ray.remote(EnvManagerActor).options(**self._placement.env_manager(), max_concurrency=4)
         self._actors[name] = make.remote(
             list(self._plans.values()), int(name.rsplit("-", 1)[1]), self._exchanges, state, self._orders, incarnation, self._epochs, self._token,
         )
@@ -207,9 +365,7 @@ class RayBackend:
     def _start_trainer(self, behavior: str) -> None:
         name = trainer_name(behavior)
         self._supervisor.started(name)
-        trainer = ray.remote(TrainerActor).options(
-            num_cpus=self._settings.trainer_cpus, num_gpus=self._settings.trainer_gpus, max_concurrency=4
-        )
+        trainer = ray.remote(TrainerActor).options(**self._placement.trainer(behavior), max_concurrency=4)
         # What is started from may hold a replay buffer, so it is let go.
         start = self._starts.pop(behavior)
         writer = self._replay_writers.get(behavior)
@@ -424,6 +580,11 @@ class RayBackend:
         news.starting = [n for n in self._actors if n not in self._seen]
         news.lost = dict(self._lost)
         news.restarts = self._supervisor.restarts
+        if news.starting:
+            news.waiting_for = self._placement.missing({n: self._actors[n] for n in news.starting})
+        elif not self._is_placed:
+            self._is_placed = True
+            news.placement = self._placement.rows(self._actors)
         return news
 
     def _take_in(self, name: str, report: Report, news: News) -> None:
@@ -585,39 +746,135 @@ def _keep_deaths_to_ourselves() -> None:
     ray._private.worker.print_worker_logs = print_others
 
 
-def _join(address: str, where: str) -> None:
+def _last_line(error: Exception) -> str:
+    return next((line.strip() for line in reversed(str(error).splitlines()) if line.strip()), type(error).__name__)
+
+
+def _join(address: str, where: str, shipment: Shipment) -> Connection:
     if address.startswith("ray://"):
         raise ClusterError(
             f"{where} names the Ray client address {address}, which would carry every trajectory through one proxy. Run on the cluster "
             "instead: 'ray submit' or 'ray job submit', or --address auto on one of its machines."
         )
-    if address not in ("auto", "local"):
-        problem = _probe(address)
+    try:
+        resolved = address if address == "local" else canonicalize_bootstrap_address(address) or address
+    except ConnectionError as error:
+        raise ClusterError(f"The Ray cluster {address} ({where}) cannot be joined: {error}") from error
+    before = os.environ.get(_AUTH_MODE)
+    if resolved not in ("auto", "local"):
+        problem = _probe(resolved)
         if problem:
             raise ClusterError(f"The Ray cluster {address} ({where}) cannot be used: {problem}.")
+    runtime_env: dict[str, Any] | None = {"env_vars": _python_path()}
+    messages, shipped = [], None
+    if job_runtime_env() is not None:
+        runtime_env = None  # the job has its own, and Ray refuses two
+    elif resolved not in ("auto", "local") and _may_have_other_nodes(resolved):
+        runtime_env, shipped = shipment.runtime_env(), shipment.folder
+        messages.append(f"shipping {shipment.text()} to the nodes of the cluster")
     try:
-        ray.init(
-            address=address, log_to_driver=False, configure_logging=False, logging_level="ERROR",
-            runtime_env={"env_vars": _python_path()},
-        )
-    except (ConnectionError, RuntimeError) as error:
+        ray.init(address=resolved, log_to_driver=False, configure_logging=False, logging_level="ERROR", runtime_env=runtime_env)
+    except (ConnectionError, RuntimeError, ValueError, ray.exceptions.RayError) as error:
         raise ClusterError(f"The Ray cluster {address} ({where}) cannot be joined: {error}") from error
+    return Connection("", owned=True, shipped=shipped, messages=tuple(messages), warnings=() if _asks_for_token() else (_OPEN,), auth_before=before)
+
+
+def _asks_for_token() -> bool:
+    """Whether the cluster that was joined asks for a token: `_probe` found out."""
+    return os.environ.get(_AUTH_MODE, "disabled").lower() == "token"
+
+
+def _set_auth_mode(mode: str | None) -> None:
+    """Whether this process gives Ray's token and asks for it; None takes the setting away. It must be as the cluster does: with a token
+    on one side only, Ray drops actors as soon as they are made."""
+    if mode is None:
+        os.environ.pop(_AUTH_MODE, None)
+    else:
+        os.environ[_AUTH_MODE] = mode
+    Config.initialize("")  # Ray keeps what it has read
+
+
+def _metadata(address: str) -> bytes | None:
+    """What the cluster says of itself. Ray's own line on a token that is missing is not shown: the caller tells it better."""
+    with _silenced():
+        return ray._raylet.GcsClient(address=address).internal_kv_get(b"CLUSTER_METADATA", b"cluster", timeout=_PROBE_S)
+
+
+@contextmanager
+def _silenced() -> Iterator[None]:
+    """Without what C++ code writes to standard error."""
+    sys.stderr.flush()
+    try:
+        kept = os.dup(2)
+    except OSError:  # no standard error
+        yield
+        return
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, 2)
+    try:
+        yield
+    finally:
+        os.dup2(kept, 2)
+        os.close(kept)
+        os.close(nowhere)
+
+
+def _may_have_other_nodes(address: str) -> bool:
+    """Whether the cluster at `address`, which answers, has other nodes than one, or may get some."""
+    client = ray._raylet.GcsClient(address=address)
+    try:
+        alive = [node for node in client.get_all_node_info(timeout=_PROBE_S).values() if node.state == 0]
+    except Exception:  # noqa: BLE001 - what cannot be asked is taken for large: shipping once too often costs a second
+        return True
+    return len(alive) != 1 or any(node.node_type_name for node in alive)
+
+
+def _has_autoscaler() -> bool:
+    """Whether the cluster starts and ends nodes by itself: those that an autoscaler started carry the name of their type."""
+    return any((node.get("Labels") or {}).get("ray.io/node-group") for node in ray.nodes() if node["Alive"])
+
+
+def _nodes_text() -> str:
+    nodes = len(live_nodes())
+    return f", {nodes} nodes" if nodes > 1 else ""
+
+
+def _shipping_hint() -> str:
+    if job_runtime_env() is not None:
+        return "A job has what --working-dir names: submit it from the folder that holds the module, or install the package on every node."
+    return "Keep the module in the folder of the configuration (import_from names another), which is shipped; or install its package on every node."
 
 
 def _probe(address: str) -> str:
-    """Why the cluster at `address` cannot be used; empty when it can."""
+    """Why the cluster at `address` cannot be used; empty when it can, and then this process gives a token if the cluster asks for one."""
     host, _, port = address.rpartition(":")
     try:
         with socket.create_connection((host, int(port)), timeout=_PROBE_S):
             pass
     except (OSError, ValueError) as error:
         return f"it does not answer within {_PROBE_S:.0f} s ({error})"
+    before = os.environ.get(_AUTH_MODE)
+    _set_auth_mode("disabled")
     try:
-        raw = ray._raylet.GcsClient(address=address).internal_kv_get(b"CLUSTER_METADATA", b"cluster", timeout=_PROBE_S)
+        try:
+            raw = _metadata(address)
+        except ray.exceptions.AuthenticationError:
+            if not AuthenticationTokenLoader.instance().has_token(ignore_auth_mode=True):  # with which Ray's C++ would end the process
+                raise
+            _set_auth_mode("token")
+            raw = _metadata(address)
+    except ray.exceptions.AuthenticationError:
+        _set_auth_mode(before)
+        return ("it asks for a token, and there is none here or another one; copy ~/.ray/auth_token of its head to the same place here, or name the "
+                "file by RAY_AUTH_TOKEN_PATH")
     except Exception as error:  # noqa: BLE001 - whatever answers there, it is no Ray
+        _set_auth_mode(before)
         return f"it does not answer like Ray ({type(error).__name__})"
     version = json.loads(raw).get("ray_version") if raw else None
-    return "" if version == ray.__version__ else f"it runs Ray {version}, this is Ray {ray.__version__}"
+    if version != ray.__version__:
+        _set_auth_mode(before)
+        return f"it runs Ray {version}, this is Ray {ray.__version__}"
+    return ""
 
 
 def _python_path() -> dict[str, str]:

@@ -50,11 +50,11 @@ class SilenceGuard:
         """Something was printed now."""
         self._last = self._clock()
 
-    def due(self) -> bool:
-        """Whether it has been silent for too long. Stays true until something is printed."""
+    def due(self, at_most_s: float = float("inf")) -> bool:
+        """Whether it has been silent for too long, in any case `at_most_s`. Stays true until something is printed."""
         now = self._clock()
         limit = self._early_every_s if now - self._started < self._early_s else self._later_every_s
-        return now - self._last >= limit
+        return now - self._last >= min(limit, at_most_s)
 
 
 class Console:
@@ -128,16 +128,22 @@ class Console:
             self._warned.add(text)
             self.warning(text)
 
-    def waiting(self, what: str, since_s: float | None = None) -> None:
+    def table(self, title: str, rows: Rows) -> None:
+        """A small table under a title."""
+        self._say(Text(title, style="bold"))
+        self._say(_grid(rows))
+
+    def waiting(self, what: str, since_s: float | None = None, at_most_s: float = float("inf")) -> None:
         """Say what is waited for and for how long, when it was silent for too long. Call it on every turn.
 
         Args:
             what: goes on "waiting for …".
             since_s: seconds; None counts from the first call that named this `what`, with no other named since.
+            at_most_s: longest silence (seconds), where it should be shorter than otherwise.
         """
         if what != self._waiting_for:
             self._waiting_for, self._waiting_since = what, self._clock()
-        if self.silence.due():
+        if self.silence.due(at_most_s):
             waited_s = self._clock() - self._waiting_since if since_s is None else since_s
             self._say(Text(f"waiting for {what}, {waited_s:.0f} s", style="dim"))
 

@@ -29,6 +29,7 @@ _STOP_S = 12.0  # so that a stop takes at most 15 s with everything around it
 _LEFT_S = 5.0  # how long a fault may be held back for a last checkpoint
 _STATUS_S = 5.0
 _SCALE_S = 2.0
+_EXPLAIN_S = 30.0  # longest silence while actors wait for a place
 
 
 @dataclass(slots=True)
@@ -357,7 +358,11 @@ class Controller:
             if trainer.agent_steps:
                 max_steps = self._plans[behavior].settings.max_steps
                 self._console.progress(trainer.agent_steps, max_steps, self._stop.mean_return(behavior), behavior)
-        if news.starting:
+        if news.placement:
+            self._console.table("placement", news.placement)
+        if news.waiting_for:  # nothing else is printed meanwhile, and numbers in it change
+            self._console.waiting(news.waiting_for, self._elapsed_s, _EXPLAIN_S)
+        elif news.starting:
             self._console.waiting(", ".join(news.starting) + " to start")
         elif self._trainers:
             own = len(self._plans) == 1

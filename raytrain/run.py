@@ -34,6 +34,7 @@ from raytrain.replay_chunks import ChunkWriter
 from raytrain.resume import changed_settings, flat, initial_snapshot, starts_of
 from raytrain.run_folder import RunFolder, has_checkpoint
 from raytrain.settings import RunConfig
+from raytrain.shipping import kept_results, shipment_of, worker_import_dirs
 from raytrain.signal_checks import check_signals, with_demo_paths
 from raytrain.snapshot import Snapshot
 from raytrain.startup import startup_rows
@@ -106,6 +107,10 @@ def execute(config: RunConfig, local: bool, callbacks: Callbacks, console: Conso
     started_at = time.time()
     saved = config.checkpoint_settings
     config = _with_run_id(config)
+    config, moved = _with_kept_results(config)
+    saved = config.checkpoint_settings
+    if moved:
+        console.message(moved)
     RunFolder.check(saved.results_dir, config.checkpoint_settings.run_id, saved.resume, saved.force)
     if config.is_offline:
         from raytrain.offline import execute_offline
@@ -127,25 +132,31 @@ def execute(config: RunConfig, local: bool, callbacks: Callbacks, console: Conso
         console.message("starting Ray …")
         from raytrain import cluster
 
-        connection = cluster.connect(config.distributed.address)
+        connection = cluster.connect(config.distributed.address, shipment_of(config.source_dir))
         place = connection.description
+        for text in connection.messages:
+            console.message(text)
+        unused += connection.warnings
         if config.distributed.follows_cluster:
             config = config.model_copy(update={"distributed": config.distributed.fitted(cluster.fitting(len(fits), config.distributed))})
             fits = plans_of(config, found, import_dirs)
     try:
-        return _run(config, local, fits, place, callbacks, console, command, started_at, unused)
+        elsewhere = None if local else _as_seen_by_workers(config, fits, connection.shipped)
+        if connection is not None:
+            unused += cluster.check_resources(fits, config.distributed)
+            unused += [] if connection.is_here else cluster.check_nodes(elsewhere, config.distributed)
+        return _run(config, local, fits, elsewhere or fits, place, callbacks, console, command, started_at, unused)
     finally:
         if connection is not None:
             cluster.disconnect(connection)
 
 
-def _run(config, local, fits, place, callbacks, console, command, started_at, unused) -> tuple[Run, Outcome]:
+def _run(config, local, fits, elsewhere, place, callbacks, console, command, started_at, unused) -> tuple[Run, Outcome]:
     saved = config.checkpoint_settings
     here = local
     if not local:
         from raytrain import cluster
 
-        cluster.check_resources(fits, config.distributed)
         here = cluster.is_one_machine()
     memory = check_memory(config, fits, here)
     source = initial_snapshot(config) if saved.initialize_from and not saved.resume else None
@@ -176,6 +187,7 @@ def _run(config, local, fits, place, callbacks, console, command, started_at, un
                 console.message(text)
         if local:
             console.message("compiling …")  # which nothing else can be done beside here
+        plans = [replace(plan, import_dirs=one.import_dirs, parameters=one.parameters) for plan, one in zip(plans, elsewhere, strict=True)]
         backend = _backend(plans, starts, states, resumed.get("referee") if resumed else None, local, config, _replay_writers(plans, store))
         del snapshot, source, starts  # which may hold a replay buffer
         return _control(plans, backend, resumed, config, folder, store, callbacks, console, command, versions, started_at, local)
@@ -236,6 +248,22 @@ def _with_run_id(config: RunConfig) -> RunConfig:
         run_id = f"{name[:80]}-{datetime.now():%Y%m%d-%H%M%S}"
         config = config.model_copy(update={"checkpoint_settings": saved.model_copy(update={"run_id": run_id})})
     return config
+
+
+def _with_kept_results(config: RunConfig) -> tuple[RunConfig, str]:
+    """The configuration with a results folder that outlives a job, and a sentence if that is another one."""
+    saved = config.checkpoint_settings
+    kept, text = kept_results(saved.results_dir)
+    return config.model_copy(update={"checkpoint_settings": saved.model_copy(update={"results_dir": kept})}), text
+
+
+def _as_seen_by_workers(config: RunConfig, plans: list[Plan], shipped: Path | None) -> list[Plan]:
+    """The plans with the user's folder where processes on other nodes find it."""
+    import_dirs = worker_import_dirs(config.source_dir, shipped)
+    if import_dirs is None:
+        return plans
+    parameters = made_parameters(config.environment_parameters, import_dirs)
+    return [replace(plan, import_dirs=import_dirs, parameters=parameters) for plan in plans]
 
 
 def plans_of(config: RunConfig, found: EnvProbe, import_dirs: tuple[str, ...]) -> list[Plan]:

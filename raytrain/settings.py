@@ -33,7 +33,7 @@ from trainers.settings import (
 )
 
 RunId = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.\-]*$", max_length=120)]
-
+Resources = dict[Text, PositiveFloat]
 Restarts = Annotated[int, Strict(), Field(ge=-1), Whole]
 
 
@@ -80,6 +80,12 @@ class DistributedSettings(Settings):
     """CPUs that each trainer claims."""
     trainer_gpus: NonNegativeFloat = 0.0
     """GPUs that each trainer claims."""
+    trainer_resources: Resources = Field(default={})
+    """Other resources of nodes that each trainer claims, by name: ``{fast: 1}`` puts it on a node that ``ray start --resources`` gave some."""
+    env_manager_resources: Resources = Field(default={})
+    """Other resources that each env manager claims, by name. Env managers see a GPU only with ``GPU`` among them."""
+    wait_for_resources: Flag = False
+    """Wait for nodes that are still to come, instead of refusing a run that the cluster cannot hold now; so it is with an autoscaler."""
     address: Text | None = None
     """Ray cluster to join, host:port or auto; ``null`` uses RAY_ADDRESS, a cluster on this machine, or a private one."""
 
@@ -116,6 +122,18 @@ class DistributedSettings(Settings):
     def most(self) -> int:
         """Env managers that there may be later on."""
         return self.max_env_managers or (2 * self.count if self.follows_cluster and self._fitting else self.count)
+
+    @field_validator("trainer_resources", "env_manager_resources")
+    @classmethod
+    def _resources_without_a_key(cls, resources: dict[str, float], info: ValidationInfo) -> dict[str, float]:
+        """Those that have a key of their own must not be given twice."""
+        of = info.field_name.removesuffix("_resources")
+        keys = {"CPU": f"{of}_cpus", **({"GPU": "trainer_gpus"} if of == "trainer" else {})}
+        for name, key in keys.items():
+            if name in resources:
+                raise PydanticCustomError("has_key", "expected other resources than {name}, which {key} is for, received {name}: {value}",
+                                          {"name": name, "key": key, "value": resources[name]})
+        return resources
 
     @field_validator("address")
     @classmethod

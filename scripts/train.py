@@ -4,7 +4,9 @@
 import sys
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+ROOT = Path(__file__).resolve().parent.parent
+if (ROOT / "raytrain").is_dir():  # 'ray submit' copies this one file to the home folder, where the installed raytrain is meant
+    sys.path.insert(0, str(ROOT))
 
 from raytrain.cli import main
 
