@@ -35,7 +35,8 @@ class News:
         placement: (node, actors on it) rows, once, when everything has started on a cluster of several nodes.
         fault: what a trainer died of while everything was being stopped.
         lost: behavior -> what its trainer died of, until `Backend.restart_trainers`.
-        notices: sentences about what was started anew.
+        notices: sentences about env managers that came and went.
+        warnings: sentences about what died and was started anew, or is late.
         restarts: of env managers and trainers, so far.
     """
 
@@ -48,6 +49,7 @@ class News:
     fault: RunFault | None = None
     lost: dict[str, RunFault] = field(default_factory=dict)
     notices: list[str] = field(default_factory=list)
+    warnings: list[str] = field(default_factory=list)
     restarts: int = 0
 
 

@@ -436,7 +436,7 @@ class RayBackend:
         return found
 
     def _restart(self, name: str, fault: RunFault, news: News) -> None:
-        news.notices.append(self._supervisor.check(name, fault))
+        news.warnings.append(self._supervisor.check(name, fault))
         self._pending.pop(name, None)
         ray.kill(self._actors[name])
         if name in self._trainers:
@@ -505,7 +505,7 @@ class RayBackend:
             if time.monotonic() - self._supervisor.parts[name].started_s > _LATE_S:
                 self._joined.remove(name)
                 self._tell_trainers("late", name)
-                news.notices.append(f"{name} has not started within {_LATE_S:.0f} s; the run goes on without it until it does")
+                news.warnings.append(f"{name} has not started within {_LATE_S:.0f} s; the run goes on without it until it does")
 
     def _see_to_leaving_ones(self, news: News) -> None:
         for name, (actor, call) in list(self._leaving.items()):

@@ -73,7 +73,7 @@ class Controller:
         self._judge, self._recovery, self._restarts = judge, recovery, 0
         self._env_restarts = 0
         self._best_training: float | None = None if (resumed or {}).get("best_by") == "evaluation" else (resumed or {}).get("best_reward")
-        self._started_s = time.monotonic()
+        self._started_s = self._summary_s = time.monotonic()
         self._status_s = 0.0
         self._said_stepping = False
         self._stopped = False
@@ -226,6 +226,8 @@ class Controller:
         self._managers = news.managers or self._managers
         self._restarts = news.restarts + self._env_restarts
         for text in news.notices:
+            self._console.message(text)
+        for text in news.warnings:
             self._console.warning(text)
         for event in news.events:
             if isinstance(event, Episodes):
@@ -256,6 +258,7 @@ class Controller:
         for writer in self._writers[summary.behavior]:
             with writing_metrics(self._console.warn_once):
                 writer.write(summary)
+        self._summary_s = time.monotonic()
         self._stop.summary(summary)
         self._console.summary(summary)
         self._callbacks.summary(summary)
@@ -369,7 +372,7 @@ class Controller:
             phases = [
                 f"{'' if own else b + ' '}at {t.agent_steps:,} agent steps: {t.phase.removeprefix('waiting for ')}" for b, t in self._trainers.items()
             ]
-            self._console.waiting(f"the next summary ({'; '.join(phases)})")
+            self._console.waiting(f"the next summary ({'; '.join(phases)})", time.monotonic() - self._summary_s)
 
     def _write_status(self, state: str, reason: str) -> None:
         each = {
