@@ -140,19 +140,27 @@ def read_record(path: Path) -> list[Running]:
     Raises:
         ValueError: the file is no record.
     """
+    now = time.time()
+    return [
+        Running(slot, int(row["episode"]), int(row["step"]), _action(row), max(0.0, now - float(row["began"])))
+        for slot, row in enumerate(_rows(path)) if row["active"]
+    ]
+
+
+def last_episodes(path: Path) -> dict[int, int]:
+    """The episode that each environment (slot) was in last, by the record at `path`; of those that have begun one. Errors as `read_record`."""
+    return {slot: int(row["episode"]) for slot, row in enumerate(_rows(path)) if row["began"] > 0.0}
+
+
+def _rows(path: Path) -> np.ndarray:
     try:
         data = path.read_bytes()
     except FileNotFoundError:
-        return []
+        return np.empty(0, SLOT)
     magic, size, num_envs = _HEADER.unpack_from(data) if len(data) >= _HEADER.size else (b"", 0, 0)
     if (magic, size, len(data)) != (_MAGIC, SLOT.itemsize, _HEADER.size + SLOT.itemsize * num_envs):
         raise ValueError(f"{path}: expected the record of {num_envs} environments' steps, received another file of {len(data)} bytes. Delete it.")
-    now = time.time()
-    rows = np.frombuffer(data, SLOT, num_envs, _HEADER.size)
-    return [
-        Running(slot, int(row["episode"]), int(row["step"]), _action(row), max(0.0, now - float(row["began"])))
-        for slot, row in enumerate(rows) if row["active"]
-    ]
+    return np.frombuffer(data, SLOT, num_envs, _HEADER.size)
 
 
 def _action(row: np.void) -> Any:

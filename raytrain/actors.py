@@ -24,7 +24,7 @@ import numpy as np
 import ray
 from ray.util.queue import Full, _QueueActor
 
-from envs.step_record import read_record
+from envs.step_record import last_episodes, read_record
 from raytrain.backends import trainer_name
 from raytrain.errors import RunFault
 from raytrain.evaluation import EVALUATOR, Evaluator, Played
@@ -470,8 +470,8 @@ class EnvManagerActor(_LoopActor):
         running = read_record(self._record)
         if self._state is not None:
             begun = self._state["env"].get("episodes_begun", {})
-            for one in running:
-                begun[str(first + one.slot)] = max(begun.get(str(first + one.slot), 0), one.episode + 1)
+            for slot, episode in last_episodes(self._record).items():
+                begun[str(first + slot)] = max(begun.get(str(first + slot), 0), episode + 1)
         if 0 < len(running) <= _FEW:  # where all of them step at once, none of them is to blame
             places = "; ".join(f"env {first + r.slot}, episode {r.episode}, step {r.step}, last action {r.last_action}" for r in running)
             self._early.append(Notice(self._name, f"in a step when it died: {places}"))

@@ -14,7 +14,7 @@ import pytest
 
 from envs.gymnasium_env import make_batched_env
 from envs.specs import Actions
-from envs.step_record import Running, StepRecord, read_record
+from envs.step_record import Running, StepRecord, last_episodes, read_record
 from tests.envs.contract import POLL_S, Auditor, poll
 from tests.envs.fragile_worlds import Gate
 
@@ -190,3 +190,14 @@ def test_places_are_those_of_a_fault(tmp_path: Path, monkeypatch: pytest.MonkeyP
         assert own == expected[: len(own)]
         assert len(own) >= 8
     assert read_record(tmp_path / "record") == []
+
+
+def test_the_last_episode_of_everyone_is_known(tmp_path: Path) -> None:
+    """Also of environments that were not within a step: seed streams go on after it, and one that never began has none."""
+    record = StepRecord(tmp_path / "steps", 3)
+    record.note(0, 4, 10, 1)
+    record.clear(0)
+    record.note(2, 7, 0, None)
+    assert last_episodes(tmp_path / "steps") == {0: 4, 2: 7}
+    assert [one.slot for one in read_record(tmp_path / "steps")] == [2]
+    assert last_episodes(tmp_path / "none") == {}
