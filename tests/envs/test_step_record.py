@@ -195,7 +195,7 @@ def test_places_are_those_of_a_fault(tmp_path: Path, monkeypatch: pytest.MonkeyP
 def test_the_last_episode_of_everyone_is_known(tmp_path: Path) -> None:
     """Also of environments that were not within a step: seed streams go on after it, and one that never began has none."""
     record = StepRecord(tmp_path / "steps", 3)
-    record.note(0, 4, 10, 1)
+    record.note(0, 4, 10, np.int64(1))
     record.clear(0)
     record.note(2, 7, 0, None)
     assert last_episodes(tmp_path / "steps") == {0: 4, 2: 7}
