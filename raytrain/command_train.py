@@ -1,0 +1,106 @@
+"""``raytrain train FILE``."""
+
+from __future__ import annotations
+
+import argparse
+import shlex
+import shutil
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+HELP = "train from a YAML file"
+DESCRIPTION = "Train from a YAML file. The command line wins over the file."
+_KEYS = {
+    "run_id": "checkpoint_settings.run_id", "results_dir": "checkpoint_settings.results_dir", "seed": "env_settings.seed",
+    "resume": "checkpoint_settings.resume", "force": "checkpoint_settings.force", "initialize_from": "checkpoint_settings.initialize_from",
+    "num_env_managers": "distributed.num_env_managers", "num_envs": "env_settings.num_envs", "address": "distributed.address",
+}
+
+
+def add_arguments(train: argparse.ArgumentParser) -> None:
+    """What the command takes."""
+    train.add_argument("file", metavar="FILE", help="configuration, for example yaml/ppo/CartPole.yaml")
+    run = train.add_argument_group("the run")
+    run.add_argument("--run-id", metavar="ID", help="name of the run and its folder (default: made from behavior and time)")
+    run.add_argument("--results-dir", metavar="DIR", help="folder of all runs (default: results)")
+    run.add_argument("--seed", type=int, metavar="N", help="root of every random stream; -1 draws one")
+    again = run.add_mutually_exclusive_group()
+    again.add_argument("--resume", action="store_true", default=None, help="continue the run of this id from its newest checkpoint")
+    again.add_argument("--force", action="store_true", default=None, help="begin anew; the run of this id is moved to DIR/.replaced")
+    run.add_argument("--initialize-from", metavar="RUN", help="start with the weights of another run, at step 0")
+    where = train.add_argument_group("where it runs")
+    where.add_argument("--local", action="store_true", help="without Ray: one process, lock-step (debugger, tests, tiny machines)")
+    where.add_argument("--num-env-managers", type=int, metavar="N", help="processes that step environments")
+    where.add_argument("--num-envs", type=int, metavar="N", help="environments per env manager")
+    where.add_argument("--address", metavar="A", help="Ray cluster to join, host:port or auto")
+    train.add_argument("--set", action="append", default=[], metavar="a.b.c=value", help="set any key of the file; may be repeated")
+
+
+def run(options: argparse.Namespace) -> int:
+    """Train; the exit code."""
+    from raytrain.callbacks import CallbackError, Callbacks
+    from raytrain.checkpoint import CheckpointWriteError
+    from raytrain.config import load_config
+    from raytrain.console import Console
+    from raytrain.errors import ClusterError, ConfigError, RunFault, RunFolderError, UploadError
+    from raytrain.run import execute
+    from raytrain.run_folder import has_checkpoint
+
+    console, debug = Console(), False
+    try:
+        overrides = {path: getattr(options, name) for name, path in _KEYS.items() if getattr(options, name) is not None}
+        overrides = {**_settings(options.set), **overrides}
+        config = load_config(options.file, overrides)
+        debug = config.debug
+        trained, outcome = execute(config, options.local, Callbacks(), console, _command(options))
+    except (ConfigError, RunFolderError, ClusterError, _UsageError) as error:
+        console.error(str(error))
+        return 2
+    except RunFault as fault:
+        console.error(str(fault), fault.full_traceback if debug else fault.user_traceback, fault.log_file)
+        return 1
+    except (CheckpointWriteError, UploadError, CallbackError) as error:
+        console.error(str(error), getattr(error, "user_traceback", ""))
+        return 1
+    return 130 if outcome.interrupted and not has_checkpoint(trained.path) else 0
+
+
+class _UsageError(ValueError):
+    """A command line that makes no sense."""
+
+
+def _settings(pairs: Sequence[str]) -> dict[str, Any]:
+    settings = {}
+    for pair in pairs:
+        path, equals, value = pair.partition("=")
+        if not equals or not path:
+            raise _UsageError(f"Expected --set path.to.key=value, received --set {pair}.")
+        settings[path.strip()] = value.strip()
+    return settings
+
+
+def _command(options: argparse.Namespace) -> str:
+    """This command line without the flags that are about the run's id and whether it is new: to go on with ``--run-id … --resume``."""
+    program = sys.argv[0]
+    if Path(program).name == "__main__.py":
+        words = [_typed(sys.executable), "-m", "raytrain", "train"]
+    elif Path(program).suffix == ".py":
+        words = [_typed(sys.executable), program]
+    else:
+        words = [_typed(program), "train"]
+    words.append(options.file)
+    for name in ("results_dir", "seed", "num_env_managers", "num_envs", "address"):
+        if getattr(options, name) is not None:
+            words += ["--" + name.replace("_", "-"), str(getattr(options, name))]
+    words += ["--local"] if options.local else []
+    for pair in options.set:
+        words += ["--set", pair]
+    return shlex.join(words)
+
+
+def _typed(program: str) -> str:
+    """A program's bare name where the shell would find this very file by it, otherwise its path."""
+    found = shutil.which(Path(program).name)
+    return Path(program).name if found and Path(found).absolute() == Path(program).absolute() else program
