@@ -8,12 +8,12 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from chaos_runs.processes import kill_all, new_token, start_run
+from chaos_runs.processes import kill_all, new_token, private_ray, start_run
 from chaos_runs.runs import cartpole, complete_checkpoints, metrics, saved_steps, status, unreadable_checkpoints
 from chaos_runs.tables import Row
 
@@ -58,13 +58,14 @@ def interrupts(
     """
     file = cartpole(folder, _ENDLESS, checkpoint_interval, managers=1, num_envs=32, env_manager_cpus=0.5, trainer_cpus=0.5)
     rng, lives = random.Random(seed), []
-    for number in range(times):
-        life = _live(folder, file, rng.uniform(0.5, longest_s))
-        lives.append(life)
-        say(f"life {number + 1}: killed after {life.after_s:.1f} s; told {life.known}, saved {life.saved}, lost {life.lost} {life.problem}")
-        if life.problem:
-            break
-    last = _last_life(folder, file)
+    with private_ray() as environment:
+        for number in range(times):
+            life = _live(folder, file, rng.uniform(0.5, longest_s), environment)
+            lives.append(life)
+            say(f"life {number + 1}: killed after {life.after_s:.1f} s; told {life.known}, saved {life.saved}, lost {life.lost} {life.problem}")
+            if life.problem:
+                break
+        last = _last_life(folder, file, environment)
     text = (folder / "run.log").read_text(errors="replace").splitlines()
     return {
         "times": times, "checkpoint_interval": checkpoint_interval, "lives": [{**asdict(life), "lost": life.lost} for life in lives],
@@ -72,18 +73,18 @@ def interrupts(
     }
 
 
-def _start(folder: Path, file: Path, token: str) -> tuple[subprocess.Popen, int]:
+def _start(folder: Path, file: Path, token: str, environment: Mapping[str, str]) -> tuple[subprocess.Popen, int]:
     """The run begun or resumed, and where its log began."""
     log = folder / "run.log"
     log.touch()
     resume = ["--resume"] if complete_checkpoints(folder / "run") else []
-    return start_run(sys.executable, file, resume, token, log, {"RAY_ADDRESS": ""}), log.stat().st_size
+    return start_run(sys.executable, file, resume, token, log, environment), log.stat().st_size
 
 
-def _live(folder: Path, file: Path, after_s: float) -> Life:
+def _live(folder: Path, file: Path, after_s: float, environment: Mapping[str, str]) -> Life:
     run, token = folder / "run", new_token()
     life, began = Life(round(after_s, 2), saved_steps(run)), time.time()
-    process, at = _start(folder, file, token)
+    process, at = _start(folder, file, token, environment)
     deadline = time.monotonic() + after_s
     while time.monotonic() < deadline and process.poll() is None:
         time.sleep(min(0.05, max(0.0, deadline - time.monotonic())))
@@ -115,11 +116,11 @@ def _is_newer(path: Path, since_s: float) -> bool:
     return path.exists() and path.stat().st_mtime > since_s
 
 
-def _last_life(folder: Path, file: Path) -> dict[str, Any]:
+def _last_life(folder: Path, file: Path, environment: Mapping[str, str]) -> dict[str, Any]:
     """Resumed once more until it has learnt, and ended in order."""
     run, token = folder / "run", new_token()
     before, began = saved_steps(run), time.time()
-    process, _ = _start(folder, file, token)
+    process, _ = _start(folder, file, token, environment)
     try:
         deadline = time.monotonic() + _START_S
         while (_known(run, began) or 0) <= max(0, before) and process.poll() is None and time.monotonic() < deadline:

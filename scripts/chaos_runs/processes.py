@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
+import tempfile
 import time
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 import psutil
@@ -47,6 +50,16 @@ def title(process: psutil.Process) -> str:
 def actors(token: str, kind: str) -> list[psutil.Process]:
     """The run's processes of one kind (a key of `ACTORS`), in the order of their process ids."""
     return sorted((p for p in members(token) if title(p).startswith(ACTORS[kind])), key=lambda p: p.pid)
+
+
+@contextmanager
+def private_ray() -> Iterator[dict[str, str]]:
+    """Environment variables with which a run starts a Ray of its own, whatever other Ray there is on this machine."""
+    folder = tempfile.mkdtemp(prefix="rt-")  # short: sockets lie in it
+    try:
+        yield {"RAY_ADDRESS": "", "RAY_TMPDIR": folder}
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def kill_all(token: str, root: subprocess.Popen | None = None) -> int:
