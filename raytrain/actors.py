@@ -251,7 +251,8 @@ class RemoteSource:
     """A trainer's end of a trajectory queue: a thread fetches the next items while the trainer learns.
 
     Args:
-        in_new_life: called when the exchange has been started anew.
+        in_new_life: called with the first answer and whenever the exchange has been started anew: that may also have been while the
+            trainer was still starting, and what was published before went with it.
     """
 
     def __init__(self, exchange: ray.actor.ActorHandle, consumer: str, in_new_life: Callable[[], None]) -> None:
@@ -287,7 +288,7 @@ class RemoteSource:
                 self._changed.wait_for(lambda: len(self._items) < _PREFETCH)
             before = life
             life, items, queued = _ask(self._exchange.take, self._consumer, life, received, _PREFETCH, _SLICE_S)
-            if before and before != life:
+            if before != life:
                 self._in_new_life()
             for number, (reference, header) in items:
                 try:

@@ -739,7 +739,8 @@ def _keep_deaths_to_ourselves() -> None:
         return
 
     def print_others(data: dict[str, Any], *arguments: Any) -> Any:
-        is_death = data.get("pid") == "raylet" and any(line.startswith("A worker died") for line in data.get("lines", []))
+        deaths = ("A worker died", "Raylet is terminated")  # the second one with hundreds of lines of the daemon's own log
+        is_death = data.get("pid") == "raylet" and any(line.startswith(deaths) for line in data.get("lines", []))
         return None if is_death else printed(data, *arguments)
 
     print_others.is_filtered = True

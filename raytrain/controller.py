@@ -375,8 +375,9 @@ class Controller:
             self._console.waiting(f"the next summary ({'; '.join(phases)})", time.monotonic() - self._summary_s)
 
     def _write_status(self, state: str, reason: str) -> None:
+        trainers = {**self._gone_back, **self._trainers}  # one that starts again is where it will go on from
         each = {
-            b: behavior_status(self._trainers.get(b), plan.settings.max_steps, self._stop.mean_return(b)) for b, plan in self._plans.items()
+            b: behavior_status(trainers.get(b), plan.settings.max_steps, self._stop.mean_return(b)) for b, plan in self._plans.items()
         }
         self._put_status({
             "state": state, "reason": reason, **whole_status(each), "env_steps": self._env_steps,

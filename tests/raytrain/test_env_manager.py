@@ -13,6 +13,7 @@ import raytrain.env_manager
 import raytrain.lane
 from envs.base import EnvFault
 from envs.specs import Actions, Steps
+from raytrain.credit import first_round
 from raytrain.env_manager import EnvManager
 from raytrain.messages import Credit, Orders, PolicyMessage
 from raytrain.queues import Item, LocalExchange
@@ -484,3 +485,81 @@ def test_a_reset_while_a_round_closes_collects_it_again():
     by_round = {done: sum(h.rows for h, _ in items if h.rounds_done <= done) for done in (1, 2)}
     assert by_round[1] >= 8 or 1 not in [h.rounds_done for h, _ in items], "no round is reported short"
     assert manager.status().abandoned[BEHAVIOR] > 0
+
+
+# -- another trainer, another life -------------------------------------------------------------------------------------
+
+
+def of_epoch(run: Alone, epoch: int, version: int, *sizes: int, incarnation: int = 0) -> None:
+    """A message of a trainer that was started `epoch` times before."""
+    run.serial += 1
+    credit = {NAME: Credit(first_round(epoch, incarnation), sizes)}
+    run.exchange.publish(PolicyMessage(run.serial, version, weights_of(version), credit, epoch=epoch))
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_what_is_collected_for_another_trainer_is_never_mixed_with_what_was_for_the_last(seed: int) -> None:
+    """Its predecessor's rows are cut at each agent's next decision and shipped first, in items that say whose they are."""
+    run = Alone(ScriptedEnv(num_envs=4, length=lambda slot, episode: 9, ready=random_subset(seed)), time_horizon=20)
+    of_epoch(run, 0, 0, 500)
+    for _ in range(30):
+        run.manager.advance(0.0)
+    before = run.manager.status().produced[BEHAVIOR]
+    assert 10 < before < 500, "in the middle of a round"
+    of_epoch(run, 1, 3, 40)
+    items = run.spend()
+    epochs = [header.epoch for header, _ in items]
+    assert epochs == sorted(epochs) and set(epochs) == {0, 1}
+    old, new = ([(h, b) for h, b in items if h.epoch == epoch] for epoch in (0, 1))
+    assert before <= sum(h.rows for h, _ in old) <= before + 4, "and the actions that were on their way"
+    assert all((b.version == 0).all() for _, b in old) and all((b.version == 3).all() for _, b in new)
+    assert all(h.rounds_done < first_round(1, 0) for h, _ in old), "a round that was cut short is not complete"
+    assert sum(h.rows for h, _ in new) >= 40 and new[-1][0].rounds_done == first_round(1, 0) + 1
+    assert [h.sequence for h, _ in items] == list(range(len(items))) and run.manager.status().unshipped[BEHAVIOR] == 0
+
+
+def test_a_manager_that_waits_for_credit_goes_on_with_another_trainer() -> None:
+    """Its round is spent, decisions are held: they are acted on for the new one, and nothing of the old one is left to ship."""
+    run = Alone(ScriptedEnv(num_envs=2))
+    of_epoch(run, 0, 0, 8)
+    assert [h.rows for h, _ in run.spend()] == [8]
+    of_epoch(run, 1, 1, 6)
+    items = run.spend()
+    assert sum(h.rows for h, _ in items if h.epoch == 1) == 6 and sum(h.rows for h, _ in items if h.epoch == 0) == 0
+    assert items[-1][0].rounds_done == first_round(1, 0) + 1 and versions_acted(run.env) == [0] * 4 + [1] * 3
+
+
+def test_a_trainer_that_dies_twice_while_its_rows_are_cut() -> None:
+    """The manager goes on for the newest one; the one between got nothing."""
+    run = Alone(ScriptedEnv(num_envs=3, length=lambda slot, episode: 50, ready=random_subset(3, odds=0.3)), time_horizon=64)
+    of_epoch(run, 0, 0, 300)
+    for _ in range(20):
+        run.manager.advance(0.0)
+    for epoch in (1, 2):
+        of_epoch(run, epoch, epoch, 30)
+        run.manager.advance(0.0)
+    items = run.spend()
+    rows = {epoch: sum(h.rows for h, _ in items if h.epoch == epoch) for epoch in range(3)}
+    assert rows[0] > 0 and rows[2] >= 30 and items[-1][0].rounds_done == first_round(2, 0) + 1
+    assert sum(rows.values()) == run.manager.status().produced[BEHAVIOR]
+
+
+def test_a_manager_in_another_life_numbers_its_rounds_and_items_anew() -> None:
+    """Credit of an earlier life is none of its own."""
+    run = Alone(ScriptedEnv(num_envs=2), incarnation=2, epochs={BEHAVIOR: 1})
+    of_epoch(run, 1, 0, 8, incarnation=1)
+    assert run.spend() == [] and run.manager.status().incarnation == 2
+    of_epoch(run, 1, 0, 8, incarnation=2)
+    ((header, batch),) = run.spend()
+    assert (header.incarnation, header.sequence, header.epoch) == (2, 0, 1)
+    assert header.agent_steps == batch.rows == 8 and header.rounds_done == first_round(1, 2) + 1
+
+
+def test_a_manager_in_another_life_continues_the_seed_streams_only() -> None:
+    """The envs' positions are known from its last status; samples of the policy begin a stream of this life."""
+    run = Alone(ScriptedEnv(spec=PLAIN))
+    loaded: list[dict] = []
+    run.env.load_state = loaded.append
+    before = run.manager.state()["rng"]
+    run.manager.load_state({"rng": None, "env": {"position": 3}})
+    assert loaded == [{"position": 3}] and run.manager.state()["rng"] == before

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 import pytest
 
-from raytrain.credit import CreditBook, ReplayCredit
+from raytrain.credit import CreditBook, ReplayCredit, first_round
 from raytrain.messages import Credit, Header
 from raytrain.plan import UPDATES_AHEAD, Start
 from tests.raytrain.fake_run import FakeRun
@@ -438,3 +438,135 @@ def test_few_updates_do_not_make_rounds_endless(lock_step: bool) -> None:
     """A warm-up that ends after the run: rounds end with the run."""
     book = ReplayCredit({"a": 1}, 1e12, 10**9, lock_step, left=2_000)
     assert sum(book.open(0)["a"].sizes) == 2_000
+
+
+# -- managers that die, go and join ------------------------------------------------------------------------------------
+
+
+def test_what_a_dead_manager_had_not_delivered_is_granted_anew() -> None:
+    """Two rounds of 8, of which 10 rows came: 6 are missing. A manager that is gone leaves nothing that is waited for."""
+    book = ReplayCredit({"a": 2, "b": 2}, 32, 0, lock_step=False)
+    assert book.open(0) == {"a": Credit(0, (8, 8)), "b": Credit(0, (8, 8))}
+    book.delivered(header("a", 8, 1))
+    book.delivered(header("a", 10, 1))
+    book.restarted("a", 1)
+    assert book.credit()["a"] == Credit(first_round(0, 1), (6,)) and book.incarnation("a") == 1
+    book.remove("b", 0)
+    assert book.incarnation("b") is None and book.waiting_for(0) == ["a"]
+    assert book.grant(0)["a"] == Credit(first_round(0, 1), (6, 16)), "alone it has all of what may be ahead"
+
+
+def test_shares_follow_the_number_of_managers() -> None:
+    book = ReplayCredit({"a": 2}, 32, 0, lock_step=False)
+    assert book.open(0) == {"a": Credit(0, (16, 16))}
+    book.add("b", 2, 3, version=0)
+    assert book.credit()["b"] == Credit(first_round(0, 3), ())
+    book.delivered(header("a", 32, 2))
+    credit = book.grant(0)
+    assert [sum(c.sizes) for c in credit.values()] == [16, 16] and credit["a"].sizes == credit["b"].sizes == (8, 8)
+
+
+class MortalManager(ToyManager):
+    """One life of a manager."""
+
+    def __init__(self, name: str, agents: int, rng: random.Random, whole_batches: bool, life: int = 0) -> None:
+        super().__init__(name, agents, rng, whole_batches)
+        self.life, self.round = life, first_round(0, life)
+
+    def collect(self) -> Header | None:
+        item = super().collect()
+        return item and replace(item, incarnation=self.life)
+
+
+class ToyWithMishaps(Toy):
+    """The toy, whose managers die and come back, leave and join. Rows of a dead one that are in the queue are kept, as replay does."""
+
+    def __init__(self, seed: int, world: World, book: type[ReplayCredit] = ReplayCredit) -> None:
+        super().__init__(seed, world, book)
+        self._kind = (world.agents[0], self.rng, world.whole_batches)
+        self.managers = [MortalManager(m.name, *self._kind) for m in self.managers]
+        self.speeds = tuple(self.rng.uniform(0.05, 1.0) for _ in range(6))
+        self.mishaps, self.counts, self.names, self.stale = 0.02, dict.fromkeys(("restart", "add", "remove"), 0), len(self.managers), 0
+
+    @property
+    def most_allowed(self) -> int:
+        """And what the dead ones left, which was granted anew."""
+        return self.book.ahead + self.wanted + int(self.world.steps_per_update) + 1 + 2 * 6 * self.world.agents[0] + self.stale
+
+    def step(self) -> None:
+        if self.rng.random() < self.mishaps:
+            few, many = len(self.managers) == 1, len(self.managers) == len(self.speeds)
+            kind = self.rng.choice(["restart", *([] if many else ["add"]), *([] if few else ["remove"])])
+            self.counts[kind] += 1
+            getattr(self, kind)()
+            self.serial, self.message = self.serial + 1, self.book.credit()  # told at once, with the same policy
+            if not self._can_learn() and self.book.has_more(self.wanted, self.held):
+                self._publish()
+        super().step()
+
+    def restart(self) -> None:
+        index = self.rng.randrange(len(self.managers))
+        name, life = self.managers[index].name, self.managers[index].life + 1
+        self._leaves(name)
+        self.book.restarted(name, life)
+        self.managers[index] = MortalManager(name, *self._kind, life)
+
+    def remove(self) -> None:
+        name = self.managers.pop(self.rng.randrange(len(self.managers))).name
+        self._leaves(name)
+        self.stale += self.book.ahead  # shares are larger from now on, and what was granted by the old ones stays
+        self.book.remove(name, 0)
+
+    def add(self) -> None:
+        self.managers.append(MortalManager(f"m{self.names}", *self._kind))
+        self.names += 1
+        self.stale += self.book.ahead
+        self.book.add(self.managers[-1].name, self._kind[0], 0, 0)
+
+    def _leaves(self, name: str) -> None:
+        self.stale += sum(h.rows for h in self.queue if h.manager == name) + self.world.agents[0]
+
+    def _take(self) -> None:
+        head = self.queue[0]
+        if self.book.incarnation(head.manager) == head.incarnation:
+            super()._take()
+            return
+        self.queue.popleft()
+        self.agent_steps += head.rows
+        self._count()
+        if not self._can_learn() and self.book.has_more(self.wanted, self.held):
+            self._publish()
+
+
+@pytest.mark.parametrize("managers", [1, 2, 5])
+@pytest.mark.parametrize("steps_per_update", [0.3, 1.0, 7.0])
+def test_never_stuck_whoever_dies(steps_per_update: float, managers: int) -> None:
+    """Restarts, removals and additions at random: the updates that are owed come, and collecting stays as close to them as it may."""
+    rng, counts = random.Random(f"{steps_per_update} {managers}"), dict.fromkeys(("restart", "add", "remove"), 0)
+    for seed in range(4):
+        toy = ToyWithMishaps(seed, World.drawn(rng, steps_per_update, managers, lock_step=False))
+        for _ in range(400):
+            toy.step()
+        toy.mishaps = 0.0
+        toy.run(toy.updates + 3 * UPDATES_AHEAD)
+        counts = {kind: count + toy.counts[kind] for kind, count in counts.items()}
+    assert min(counts.values()) > 3
+
+
+def test_credit_that_dies_with_its_manager_comes_to_a_halt() -> None:
+    """The negative control: a round that a dead one began and nobody ends."""
+
+    class Forgetful(ReplayCredit):
+        def restarted(self, name: str, incarnation: int) -> None:
+            rounds = list(self._managers[name].rounds)
+            super().restarted(name, incarnation)
+            self._managers[name].rounds, self._managers[name].done = rounds, 0  # as if the old one still lived
+
+    def alone(book: type[ReplayCredit]) -> ToyWithMishaps:
+        toy = ToyWithMishaps(0, World(agents=(2,), whole_batches=True), book)
+        toy.speeds = (1.0,)  # room for one: nobody joins
+        return toy
+
+    alone(ReplayCredit).run(500)
+    with pytest.raises(AssertionError, match="deadlock"):
+        alone(Forgetful).run(500)

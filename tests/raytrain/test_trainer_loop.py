@@ -7,7 +7,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from raytrain.credit import CreditBook
+from raytrain.credit import CreditBook, first_round
 from raytrain.intake import ManagerChange
 from raytrain.messages import CheckpointDue, Credit, Episodes, Header
 from raytrain.queues import LocalExchange
@@ -432,3 +432,88 @@ def test_lock_step_takes_whole_rounds_in_the_order_of_managers() -> None:
             ("env-manager-0/0", 3), ("env-manager-0/0", 3), ("env-manager-1/0", 4), ("env-manager-2/0", 5),
         ]
         assert run.learnt == [15]
+
+
+# -- a trainer that takes over, and env managers that die ----------------------------------------------------------------
+
+
+def taking_over(run: Loop, epoch: int = 1, rolled_back: int = 0, ledger: dict | None = None, ended: tuple = ()) -> None:
+    """Put in place of the loop another one, `epoch` times started, that goes on from version 0."""
+    book = CreditBook({"env-manager-0": 1}, 10, 0, equal_shares=True, epoch=epoch)
+    book.open(5)
+    settings = PPOSettings(hyperparameters=PPOHyperparameters(buffer_size=10, batch_size=1), max_steps=ENDLESS)
+    run.trainer = RecorderTrainer(10, time_horizon=ENDLESS, version=5)
+    run.trainer.compile()
+    run.loop = TrainerLoop(
+        BEHAVIOR, run.trainer, settings, SPEC, run.exchange, run.exchange, book, version=5, serial=40, epoch=epoch, rolled_back=rolled_back)
+    run.loop.go_on_with_ledger(ledger, ended)
+
+
+def test_a_trainer_that_takes_over_publishes_above_all_that_was_seen() -> None:
+    """Versions and serials go on from what it was told, and its messages say how often it was started."""
+    run = Loop(buffer_size=10)
+    taking_over(run, epoch=2)
+    header = Header(BEHAVIOR, "env-manager-0", 0, 0, 10, 10, 10, first_round(2, 0) + 1, 5, 5, 0, 1.0, epoch=2)
+    run.exchange.put(header, batch_of(10, version=5), 0.0)
+    assert run.loop.advance(0.0)
+    message = run.exchange.newest()
+    assert (message.serial, message.version, message.epoch) == (41, 6, 2)
+    assert message.credit == {"env-manager-0": Credit(first_round(2, 0) + 1, (10,))}
+
+
+def test_rows_of_its_predecessor_are_counted_and_not_learnt_from() -> None:
+    """On-policy; of the next epoch's rows an update is made as ever."""
+    run = Loop(buffer_size=10)
+    taking_over(run)
+    for sequence, (epoch, done) in enumerate([(0, 1), (0, 2), (1, first_round(1, 0) + 1)]):
+        header = Header(BEHAVIOR, "env-manager-0", 0, sequence, 10, 10 * (sequence + 1), 0, done, 5, 5, 0, 1.0, epoch=epoch)
+        run.exchange.put(header, batch_of(10, version=5, episode=sequence), 0.0)
+    assert run.loop.advance(0.0) and run.learnt == [10] and run.trainer.agent_steps == 10
+    assert run.loop.ledger.report() == {"consumed": 10, "gaps": 0, "dropped_stale_epoch": 20}
+
+
+def test_the_account_of_a_trainer_that_died_is_taken_over() -> None:
+    """15 were consumed up to the checkpoint and 10 in vain after it; a manager that died had produced 7."""
+    run = Loop(buffer_size=ENDLESS)
+    for rows in (5, 10):
+        run.send(rows)
+    run.loop.advance(0.0)
+    run.loop.request_save()
+    run.loop.advance(0.0)
+    (saved,) = run.events(CheckpointDue)
+    assert saved.ledger["consumed"] == 15
+    run.send(10)
+    run.loop.advance(0.0)
+    taking_over(run, rolled_back=10, ledger=saved.ledger, ended=(("env-manager-1", 0, 7),))
+    run.send(3)
+    run.loop.advance(0.0)
+    assert run.loop.ledger.report() == {
+        "consumed": 15, "gaps": 1, "dead_produced": 7, "dropped_consumer_died": 10, "dropped_owner_died": 7, "dropped_stale_epoch": 3}
+    status = run.loop.status()
+    assert (status.epoch, status.rolled_back) == (1, 10)
+
+
+def test_a_manager_that_lives_again_is_told_its_credit_at_once() -> None:
+    """Without an update: the same version, another serial, and what the dead one had not delivered."""
+    run = Loop(buffer_size=10, max_policy_lag=0)
+    run.send(4)
+    run.loop.advance(0.0)
+    assert run.exchange.newest() is None
+    run.loop.request_change(ManagerChange("restarted", "env-manager-0", 1, produced=6))
+    run.loop.advance(0.0)
+    message = run.exchange.newest()
+    assert (message.version, message.serial) == (0, 1) and message.credit == {"env-manager-0": Credit(first_round(0, 1), (6,))}
+    run.loop.advance(0.0)
+    assert run.exchange.newest() is message, "told once"
+    run.send(6, rounds_done=first_round(0, 1) + 1, incarnation=1)
+    assert run.loop.advance(0.0) and run.learnt == [10]
+    assert run.loop.ledger.report() == {"consumed": 10, "gaps": 0, "dead_produced": 6, "dropped_owner_died": 2}
+
+
+def test_the_end_counts_what_nobody_delivered() -> None:
+    """What env managers say to have shipped and what never came: a queue had died with it."""
+    run = Loop(buffer_size=100)
+    run.send(10)
+    run.loop.advance(0.0)
+    run.loop.finish({("env-manager-0", 0): 25})
+    assert run.loop.ledger.report() == {"consumed": 10, "gaps": 0, "dropped_queue_died": 15}

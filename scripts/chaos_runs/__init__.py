@@ -1,0 +1,1 @@
+"""What scripts/chaos.py does to runs, and how it finds out whether anything was lost."""
