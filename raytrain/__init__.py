@@ -1,7 +1,7 @@
 """raytrain: distributed reinforcement learning with Ray, from one YAML file.
 
     import raytrain
-    run = raytrain.train("yaml/ppo/CartPole.yaml", seed=1)
+    run = raytrain.train("yaml/ppo/CartPole.yaml", seed=1)      # or start(…), which does not wait
     action = raytrain.load_policy(run.path).act(observation)
 
 Importing loads neither Ray nor TensorFlow.
@@ -15,15 +15,16 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from raytrain.callbacks import Callbacks
+    from raytrain.live import LiveRun, start
     from raytrain.predict import LoadedPolicy, LoadedSnapshot, load_policy, load_snapshots
     from raytrain.run import Run, train
 
 __version__ = "0.1.0"
-__all__ = ["Callbacks", "LoadedPolicy", "LoadedSnapshot", "Run", "load_policy", "load_snapshots", "train"]
+__all__ = ["Callbacks", "LiveRun", "LoadedPolicy", "LoadedSnapshot", "Run", "load_policy", "load_snapshots", "start", "train"]
 
 _HOMES = {
     "Callbacks": "raytrain.callbacks", "LoadedPolicy": "raytrain.predict", "LoadedSnapshot": "raytrain.predict", "Run": "raytrain.run",
-    "load_policy": "raytrain.predict", "load_snapshots": "raytrain.predict", "train": "raytrain.run",
+    "LiveRun": "raytrain.live", "start": "raytrain.live", "load_policy": "raytrain.predict", "load_snapshots": "raytrain.predict", "train": "raytrain.run",
 }
 
 

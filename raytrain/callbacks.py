@@ -6,6 +6,7 @@ import traceback
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from raytrain.stats import Summary
 
@@ -36,11 +37,15 @@ class Callbacks:
         on_summary: ``(summary)`` for each summary, also for those that the console leaves out.
         on_checkpoint: ``(path, step, reward)`` after a checkpoint is complete on disk; `reward` is the mean training
             return, None while too few episodes have finished.
+        on_start: ``(path)`` once, when the run has its folder.
+        should_stop: asked about five times a second; True ends the run with a last checkpoint.
     """
 
     on_episode: Callable[[str, float, int, int], None] | None = None
     on_summary: Callable[[Summary], None] | None = None
     on_checkpoint: Callable[[Path, int, float | None], None] | None = None
+    on_start: Callable[[Path], None] | None = None
+    should_stop: Callable[[], bool] | None = None
 
     def episodes(self, behavior: str, returns: Iterable[float], lengths: Iterable[int], step: int) -> None:
         """Tell of finished episodes, one call each.
@@ -51,6 +56,16 @@ class Callbacks:
         if self.on_episode is not None:
             for return_, length in zip(returns, lengths, strict=True):
                 _call("on_episode", self.on_episode, behavior, float(return_), int(length), step)
+
+    def start(self, path: Path) -> None:
+        """Tell of the run's folder."""
+        if self.on_start is not None:
+            _call("on_start", self.on_start, path)
+
+    @property
+    def want_an_end(self) -> bool:
+        """Whether the user's code asks for the end of the run."""
+        return self.should_stop is not None and bool(_call("should_stop", self.should_stop))
 
     def summary(self, summary: Summary) -> None:
         """Tell of a summary."""
@@ -63,9 +78,9 @@ class Callbacks:
             _call("on_checkpoint", self.on_checkpoint, path, step, reward)
 
 
-def _call(name: str, function: Callable[..., None], *arguments: object) -> None:
+def _call(name: str, function: Callable[..., Any], *arguments: object) -> Any:
     try:
-        function(*arguments)
+        return function(*arguments)
     except Exception as error:
         # Our own frame comes first and says nothing to the user; a call with wrong arguments has no other one.
         frames = error.__traceback__.tb_next or error.__traceback__

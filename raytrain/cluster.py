@@ -125,6 +125,7 @@ def connect(address: str | None, shipment: Shipment | None = None) -> Connection
         note = f"; cluster {found} in /tmp/ray/ray_current_cluster is ignored: {problem}"
     # A private Ray is guarded by a token of its own; that this is so needs no warning at each start.
     logging.getLogger("ray._private.authentication").setLevel(logging.ERROR)
+    logging.getLogger("ray._private.worker").setLevel(logging.ERROR)  # nor that a thread other than the main one leaves signals alone
     chosen = {k: os.environ.get(k, v) for k, v in _PRIVATE_ENVIRONMENT.items()}  # the user's own settings win
     with _environment({**chosen, **_python_path()}):
         ray.init(address="local", include_dashboard=False, log_to_driver=False, configure_logging=False, logging_level="ERROR")

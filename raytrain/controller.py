@@ -124,6 +124,8 @@ class Controller:
             self._tell(news)
             if interrupts.name:
                 return f"interrupted ({interrupts.name})"
+            if self._callbacks.want_an_end:
+                return "asked to stop"
             if len(self._trainers) == len(self._plans) and all(trainer.finished for trainer in self._trainers.values()):
                 return self._finished_reason()
             reason = self._stop.reason(self._elapsed_s)

@@ -172,6 +172,7 @@ def _run(config, local, fits, elsewhere, place, callbacks, console, command, sta
         changes = changed_settings(folder, config) if snapshot else []
         folder.write_configuration(to_yaml(config.placed(), versions))
         folder.begin_upload(store.keep, console.warning)
+        callbacks.start(folder.path)
         console.header(f"raytrain {versions['raytrain']}", [("Ray", place), ("run", folder.address), ("seed", str(plans[0].seed))])
         rows = summary_rows(config, {plan.behavior: plan.agents_learning for plan in plans})
         console.config_table([("configuration", [row for row in rows if not (local and row[0] == "resources")])])
