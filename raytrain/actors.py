@@ -64,6 +64,7 @@ class Exchange(_QueueActor):
         self._acknowledged: dict[str, int] = {}
         self._message: PolicyMessage | None = None
         self._published = asyncio.Event()
+        self._epoch = 0  # of the newest trainer that is known here
 
     async def offer(self, producer: str, item: Any, timeout_s: float) -> tuple[bool, str, int]:
         """Put `item`, unless the queue stays full.
@@ -119,6 +120,9 @@ class Exchange(_QueueActor):
         Returns:
             False when it leaves out a snapshot that is not here.
         """
+        if message.epoch < self._epoch:  # the last word of a trainer whose place is taken: its serial would hide that of the new one
+            return True
+        self._epoch = message.epoch
         if self._message is None or message.serial > self._message.serial:
             there = self._message.snapshots if self._message is not None else {}
             if any(weights is None and number not in there for number, weights in message.snapshots.items()):
@@ -138,8 +142,9 @@ class Exchange(_QueueActor):
                 return None
         return self._message
 
-    def mark(self) -> tuple[int, int]:
-        """Highest serial and version published."""
+    def mark(self, epoch: int) -> tuple[int, int]:
+        """Highest serial and version published; from now on nothing is of a trainer that was started less than `epoch` times before."""
+        self._epoch = max(self._epoch, epoch)
         return (self._message.serial, self._message.version) if self._message is not None else (-1, -1)
 
 

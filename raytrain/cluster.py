@@ -544,12 +544,13 @@ class RayBackend:
             self._pending.pop(name, None)
             ray.kill(self._actors[name])
             before = self._seen.pop(name, None)
-            serial, version = self._mark(behavior, before)
+            epoch = self._supervisor.parts[name].life + 1
+            serial, version = self._mark(behavior, before, epoch)
             at = start.state.scalars["agent_steps"] if start.state is not None else 0
             self._rolled_back[behavior] += max(0, before.agent_steps - at) if before is not None else 0
             self._marks[behavior] = serial + 1, version + 1
             self._starts[behavior] = replace(
-                start, serial=serial + 1, version=version + 1, epoch=self._supervisor.parts[name].life + 1,
+                start, serial=serial + 1, version=version + 1, epoch=epoch,
                 incarnations=self._supervisor.lives(m for m in self._managers if m in self._joined), rolled_back=self._rolled_back[behavior],
                 ended=tuple((manager, life, produced[behavior]) for manager, life, produced in self._supervisor.ended),
             )
@@ -563,10 +564,10 @@ class RayBackend:
             self._exchanges[behavior].publish.remote(self._plans[behavior].first_message(self._starts[behavior]))
             self._start_trainer(behavior)
 
-    def _mark(self, behavior: str, before: TrainerStatus | None) -> tuple[int, int]:
-        """Highest serial and version that anybody may have seen."""
+    def _mark(self, behavior: str, before: TrainerStatus | None, epoch: int) -> tuple[int, int]:
+        """Highest serial and version that anybody may have seen, or will before the trainer's next life, which is its `epoch`."""
         try:
-            serial, version = ray.get(self._exchanges[behavior].mark.remote(), timeout=CALL_TIMEOUT_S)
+            serial, version = ray.get(self._exchanges[behavior].mark.remote(epoch), timeout=CALL_TIMEOUT_S)
         except (ray.exceptions.RayActorError, ray.exceptions.GetTimeoutError):  # it died, too: go far past what it can have had
             serial, version = -1, -1
         known, first = [s.policy_version.get(behavior, 0) for s in self._seen.values() if isinstance(s, ManagerStatus)], self._marks[behavior]

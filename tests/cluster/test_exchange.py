@@ -173,7 +173,7 @@ def test_the_newest_policy_is_published_again(exchange):
     assert heard.acquire(timeout=30.0) and source.waiting() == 0
     message = RemotePolicySource(exchange).wait_newer(-1, 20.0)
     assert message.version == 4 and message.weights["w"].tolist() == [4, 4, 4] and message.snapshots[0]["w"].tolist() == [0, 0, 0]
-    assert ray.get(exchange.mark.remote()) == (4, 4)
+    assert ray.get(exchange.mark.remote(0)) == (4, 4)
 
 
 def test_what_an_exchange_lost_while_the_trainer_was_starting_is_put_back(exchange):
@@ -181,3 +181,18 @@ def test_what_an_exchange_lost_while_the_trainer_was_starting_is_put_back(exchan
     sink = RemotePolicySink(exchange, PolicyMessage(7, 2, {"w": np.ones(3, np.float32)}, {}))
     source = RemoteSource(exchange, "trainer", sink.publish_again)
     assert RemotePolicySource(exchange).wait_newer(-1, 20.0).serial == 7 and source.waiting() == 0
+
+
+def test_the_last_word_of_a_trainer_whose_place_is_taken_is_not_heard(exchange):
+    """It was alive when the mark was asked for (all trainers of self-play go back together), and its next serial is that of the new one."""
+
+    def message(serial: int, epoch: int) -> PolicyMessage:
+        return PolicyMessage(serial, serial, {"w": np.full(3, epoch, np.float32)}, {}, epoch=epoch)
+
+    ray.get(exchange.publish.remote(message(5, 0)))
+    assert ray.get(exchange.mark.remote(1)) == (5, 5)
+    assert ray.get(exchange.publish.remote(message(6, 0)))
+    assert ray.get(exchange.mark.remote(1)) == (5, 5)
+    ray.get(exchange.publish.remote(message(6, 1)))
+    newest = RemotePolicySource(exchange).wait_newer(5, 10.0)
+    assert (newest.serial, newest.epoch, newest.weights["w"].tolist()) == (6, 1, [1, 1, 1])
