@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import getpass
 import os
 import queue
 import tempfile
@@ -66,13 +67,15 @@ class Exchange(_QueueActor):
         self._published = asyncio.Event()
         self._epoch = 0  # of the newest trainer that is known here
 
-    async def offer(self, producer: str, item: Any, timeout_s: float) -> tuple[bool, str, int]:
-        """Put `item`, unless the queue stays full.
+    async def offer(self, producer: str, life: str, item: Any, timeout_s: float) -> tuple[bool, str, int]:
+        """Put `item`, unless the queue stays full, or the caller knows an earlier life: then what was lost with that has to come first.
 
         Returns:
             Whether it is in; which life of this actor answers; the sequence number up to which the producer's items were acknowledged.
         """
         try:
+            if life and life != self._life:
+                raise Full
             await self.put(item, timeout_s)
         except Full:
             return False, *self.acknowledged(producer)
@@ -233,7 +236,7 @@ class RemoteSink:
         """False when the manager stops before there is room."""
         self._kept.append(item)
         while True:
-            is_in, life, acknowledged = _ask(self._exchange.offer, _producer(item[1]), item, _SLICE_S)
+            is_in, life, acknowledged = _ask(self._exchange.offer, _producer(item[1]), self._life, item, _SLICE_S)
             if self._settle(life, acknowledged) or is_in:
                 return True
             if self._stopping.is_set():
@@ -422,7 +425,8 @@ class _LoopActor:
             self._loop()
         except Exception as error:  # noqa: BLE001 - reported by the next poll
             fault = RunFault.of(self._name, error)
-            fault.restartable = fault.restartable or isinstance(error, ray.exceptions.RayError)  # something else died or stayed away
+            if isinstance(error, ray.exceptions.RayError):  # something else died or stayed away: no mistake of the user's
+                fault.restartable, fault.user_traceback = True, ""
             self._fault = fault
 
     def _join(self, timeout_s: float) -> bool:
@@ -436,6 +440,11 @@ class _LoopActor:
         return self._component.timers.tree() if self._component is not None else {}
 
 
+def records_folder() -> Path:
+    """Where env managers of this user note what their environments are doing."""
+    return Path(tempfile.gettempdir()) / f"raytrain-steps-{getpass.getuser()}"
+
+
 class EnvManagerActor(_LoopActor):
     """An env manager on Ray."""
 
@@ -446,7 +455,7 @@ class EnvManagerActor(_LoopActor):
         super().__init__(manager_name(index))
         self._plans, self._index, self._exchanges, self._state, self._orders = plans, index, exchanges, state, orders
         self._incarnation, self._epochs = incarnation, epochs
-        self._record = Path(tempfile.gettempdir()) / "raytrain-steps" / f"{record}-{index}"
+        self._record: Path | None = records_folder() / f"{record}-{index}"
         self._early: list[Notice] = []
 
     def _loop(self) -> None:
@@ -470,7 +479,11 @@ class EnvManagerActor(_LoopActor):
 
     def _look_at_record(self) -> None:
         """What the environments were doing when the one before this died, if it was on this machine; their seed streams go on after it."""
-        if not self._incarnation or not self._record.exists():
+        try:
+            self._record.parent.mkdir(mode=0o700, exist_ok=True)
+        except OSError:  # it only helps to find out why something died
+            self._record = None
+        if not self._incarnation or self._record is None or not self._record.exists():
             return
         first = self._index * self._plans[0].num_envs
         running = read_record(self._record)
@@ -496,7 +509,8 @@ class EnvManagerActor(_LoopActor):
         self._join(timeout_s)
         if self._component is None:
             return self.poll()
-        self._record.unlink(missing_ok=True)
+        if self._record is not None:
+            self._record.unlink(missing_ok=True)
         for sink in self._sinks.values():
             sink.flush(1.0)
         report = self.poll()
@@ -574,6 +588,7 @@ class TrainerActor(_LoopActor):
         self._replay_writer = None if replay_writer is None else RemoteReplayWriter(replay_writer)
         self._plan, self._begin, self._exchange = plan, start, exchange
         self._changes: deque[ManagerChange] = deque()
+        self._lock = threading.Lock()
         self._referee = None if referee is None else RemoteReferee(referee)
 
     def _loop(self) -> None:
@@ -599,8 +614,9 @@ class TrainerActor(_LoopActor):
         self._pass_on()
 
     def _pass_on(self) -> None:
-        while self._changes and self._component is not None:
-            self._component.request_change(self._changes.popleft())
+        with self._lock:
+            while self._changes and self._component is not None:
+                self._component.request_change(self._changes.popleft())
 
     def save(self) -> None:
         """Ask for a checkpoint, which comes among the events."""

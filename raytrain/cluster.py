@@ -58,6 +58,8 @@ _REPORT_S = 25.0  # longest wait for nodes to say what they have: so that a wron
 _ASK_EVERY_S = 10.0  # how often Ray is asked what actors wait for
 _ANSWER_S = 2.0  # longest wait for an actor's answer to a question of the controller
 _LATE_S = 20.0  # after which a run that can go on without an env manager does so
+_LEAVE_S = 30.0  # longest wait for an env manager that leaves
+_EVALUATOR_DEATHS = 10
 _FAR = 10**6  # messages that a trainer cannot have published more than it made versions
 _MANAGERS_STOP_S = 4.0  # longest wait for env managers to stop; a hung env must not cost the trainer its last checkpoint
 # Ray gives workers niceness 15, so they would lose to anything else on the machine; and OpenBLAS would start a thread per core in each.
@@ -313,7 +315,7 @@ class RayBackend:
         self._managers = list(plans[0].managers)
         self._wanted = len(self._managers)
         self._joined = set(self._managers)  # that trainers count on
-        self._leaving: dict[str, tuple[Any, ray.ObjectRef]] = {}  # name -> actor, and the call that ends it
+        self._leaving: dict[str, tuple[Any, ray.ObjectRef, float]] = {}  # name -> actor, the call that ends it, until when it may take
         self._can_do_without = not plans[0].lock_step
         self._trainers = {trainer_name(plan.behavior): plan.behavior for plan in plans}
         self._supervisor = Supervisor(limits or RestartLimits(0, 0))
@@ -343,7 +345,7 @@ class RayBackend:
         for behavior, plan in self._plans.items():
             # Each env manager keeps two calls open, the trainer two; room for as many again.
             make = ray.remote(Exchange).options(
-                **self._placement.exchange(behavior), max_concurrency=16 + 4 * len(self._managers), max_restarts=-1
+                **self._placement.exchange(behavior), max_concurrency=16 + 4 * max(len(self._managers), plan.most_managers), max_restarts=-1
             )
             self._exchanges[behavior] = make.remote()
             self._exchanges[behavior].publish.remote(plan.first_message(self._starts[behavior]))
@@ -372,7 +374,8 @@ class RayBackend:
         writer = self._replay_writers.get(behavior)
         if writer is not None:  # on this machine, where the results are, whatever node the trainer is on
             here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
-            writer = ray.remote(ReplayWriterActor).options(num_cpus=0, scheduling_strategy=here).remote(writer)
+            life = self._supervisor.parts[name].life
+            writer = ray.remote(ReplayWriterActor).options(num_cpus=0, scheduling_strategy=here).remote(writer.of_life(life))
         self._actors[name] = trainer.remote(self._plans[behavior], start, self._exchanges[behavior], self._referee, writer)
         self._actors[name].start.remote()
 
@@ -468,7 +471,7 @@ class RayBackend:
             actor = self._actors.pop(name)
             self._pending.pop(name, None)
             if self._supervisor.parts[name].seen:
-                self._leaving[name] = actor, actor.stop.remote(_MANAGERS_STOP_S)
+                self._leaving[name] = actor, actor.stop.remote(_MANAGERS_STOP_S), time.monotonic() + _LEAVE_S
             else:  # it may never have found a place
                 self._gone(name, actor, None, news)
         while len(self._managers) < self._wanted:
@@ -482,7 +485,7 @@ class RayBackend:
     def room(self) -> int | None:
         free = ray.available_resources().get("CPU", 0.0)
         each = self._settings.env_manager_cpus
-        waiting = sum(name not in self._seen for name in self._managers)
+        waiting = sum(_is_pending(self._actors[name]) for name in self._managers if name not in self._seen)
         return None if not each or self._leaving else max(1, len(self._managers) - waiting + int(free / each + 1e-9))
 
     def _state_of(self, name: str) -> dict | None:
@@ -503,19 +506,24 @@ class RayBackend:
         if not here or not self._can_do_without:
             return
         for name in set(self._managers) & self._joined - set(here):
-            if time.monotonic() - self._supervisor.parts[name].started_s > _LATE_S:
+            if time.monotonic() - self._supervisor.parts[name].started_s > _LATE_S and _is_pending(self._actors[name]):
                 self._joined.remove(name)
                 self._tell_trainers("late", name)
+                # As another life: what this one was granted is given to others, and it may just be starting.
+                self._pending.pop(name, None)
+                ray.kill(self._actors[name])
+                self._start_manager(name, self._state_of(name))
                 news.warnings.append(f"{name} has not started within {_LATE_S:.0f} s; the run goes on without it until it does")
 
-    def _see_to_leaving_ones(self, news: News) -> None:
-        for name, (actor, call) in list(self._leaving.items()):
-            if not ray.wait([call], timeout=0)[0]:
+    def _see_to_leaving_ones(self, news: News, at_once: bool = False) -> None:
+        for name, (actor, call, until) in list(self._leaving.items()):
+            is_done = bool(ray.wait([call], timeout=0)[0])
+            if not is_done and time.monotonic() < until and not at_once:
                 continue
             del self._leaving[name]
             last = self._seen.get(name)
             with suppress(RunFault):  # it died on its way out
-                last = _answer(name, call).status or last
+                last = (_answer(name, call).status if is_done else None) or last
             self._gone(name, actor, last, news)
 
     def _gone(self, name: str, actor: Any, last: ManagerStatus | None, news: News) -> None:
@@ -610,8 +618,8 @@ class RayBackend:
         """Take in the state that it has now; the last known one stays when it gives no answer."""
         if self._referee is not None:
             done, _ = ray.wait([call := self._referee.state.remote()], timeout=_ANSWER_S)
-            with suppress(ray.exceptions.RayActorError):  # it died
-                self._referee_state = ray.get(call) if done else self._referee_state
+            with suppress(RunFault):  # it died
+                self._referee_state = _answer("referee", call) if done else self._referee_state
 
     def _ask(self, names: Iterable[str], method: str) -> dict[str, Any]:
         """The answer of each actor that gives one in time; a dead one's fault comes up in `poll`."""
@@ -620,10 +628,8 @@ class RayBackend:
         answers = {}
         for name, reference in references.items():
             if reference in done:
-                try:
-                    answers[name] = ray.get(reference)
-                except ray.exceptions.RayActorError:
-                    continue
+                with suppress(RunFault):  # which comes up in `poll`
+                    answers[name] = _answer(name, reference)
         return answers
 
     def timers(self) -> dict[str, dict]:
@@ -639,6 +645,9 @@ class RayBackend:
             self._collect({name: call for name, (call, _) in self._pending.items()}, 1.0, news)  # a poll that is under way carries events, too
             stops = {n: self._actors[n].stop.remote(_MANAGERS_STOP_S) for n in self._managers if n in self._actors}
             self._collect(stops, _MANAGERS_STOP_S, news)
+            for _, call, _ in self._leaving.values():
+                ray.wait([call], timeout=_MANAGERS_STOP_S)
+            self._see_to_leaving_ones(news, at_once=True)
             self._stop_trainers([name for name in self._trainers if name in self._seen], keep_waiting, news)
             self._ask_referee()  # after the last reports
         finally:
@@ -659,27 +668,31 @@ class RayBackend:
             done, _ = ray.wait(list(calls.values()), num_returns=len(calls), timeout=1.0)
             for name in [name for name, call in calls.items() if call in done]:
                 before = len(news.events)
-                self._collect({name: calls.pop(name)}, 0.0, news)
+                died = self._collect({name: calls.pop(name)}, 0.0, news)
                 saved = any(isinstance(event, CheckpointDue) for event in news.events[before:])
-                if not saved and news.fault is None:
+                if not saved and not died and news.fault is None:
                     calls[name] = self._actors[name].stop.remote(1.0, shipped[self._trainers[name]])
             if news.fault is not None or not keep_waiting():
                 break
 
-    def _collect(self, calls: dict[str, ray.ObjectRef], timeout_s: float, news: News) -> None:
-        """Take in what these calls answer in time; the trainer's fault is kept, an env manager's no longer matters."""
+    def _collect(self, calls: dict[str, ray.ObjectRef], timeout_s: float, news: News) -> set[str]:
+        """Take in what these calls answer in time; the trainer's fault is kept, an env manager's no longer matters. Returns who has died."""
+        died = set()
         done, _ = ray.wait(list(calls.values()), num_returns=len(calls), timeout=timeout_s) if calls else ([], [])
         for name, reference in calls.items():
             if reference not in done:
                 continue
             try:
                 report = _answer(name, reference)
-            except RunFault as fault:
-                news.fault = fault if name in self._trainers else news.fault
+            except RunFault as fault:  # a trainer that dies now leaves its newest checkpoint behind
+                died.add(name)
+                if name in self._trainers:
+                    news.warnings.append(fault.message)
                 continue
             self._take_in(name, report, news)
             if name in self._trainers and report.fault is not None:
                 news.fault = report.fault
+        return died
 
 
 class RemoteEvaluator:
@@ -689,16 +702,32 @@ class RemoteEvaluator:
         self._evaluator = evaluator
         self._actor: Any = None
         self._calls: list[ray.ObjectRef] = []
+        self._requests: list[tuple[Any, ...]] = []  # of those calls
+        self._deaths = 0
 
     def request(self, weights: Mapping[str, Any], versions: Mapping[str, int], parameters: Mapping[str, Any]) -> None:
+        self._requests.append((ray.put(dict(weights)), dict(versions), dict(parameters)))
+        self._send(self._requests[-1])
+
+    def _send(self, request: tuple[Any, ...]) -> None:
         if self._actor is None:
             self._actor = ray.remote(EvaluatorActor).options(num_cpus=0).remote(self._evaluator)
-        self._calls.append(self._actor.play.remote(ray.put(dict(weights)), dict(versions), dict(parameters)))
+        self._calls.append(self._actor.play.remote(*request))
 
     def poll(self, timeout_s: float) -> list[Played]:
         played = []
         while self._calls and ray.wait(self._calls[:1], timeout=0 if played else timeout_s)[0]:
-            answer = _answer(EVALUATOR, self._calls.pop(0))
+            try:
+                answer = _answer(EVALUATOR, self._calls[0])
+            except RunFault:  # it died: another one plays what is left, the same episodes
+                self._deaths += 1
+                if self._deaths > _EVALUATOR_DEATHS:
+                    raise
+                self._actor, self._calls = None, []
+                for request in self._requests:
+                    self._send(request)
+                break
+            del self._calls[0], self._requests[0]
             if isinstance(answer, RunFault):
                 raise answer
             played.append(answer)
@@ -710,13 +739,15 @@ class RemoteEvaluator:
     def close(self) -> None:
         if self._actor is not None:
             ray.kill(self._actor)
-            self._actor, self._calls = None, []
+            self._actor, self._calls, self._requests = None, [], []
 
 
 def _answer(name: str, reference: ray.ObjectRef) -> Any:
     try:
-        return ray.get(reference)
-    except ray.exceptions.RayActorError as error:
+        return ray.get(reference, timeout=CALL_TIMEOUT_S)
+    except ray.exceptions.RayTaskError:
+        raise
+    except ray.exceptions.RayError as error:  # it died, or its node with the answer
         raise _dead(f"{name} died: its process ended without an error of its own ({_cause(error)})", str(error)) from error
 
 

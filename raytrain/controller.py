@@ -225,7 +225,7 @@ class Controller:
 
     def _handle(self, news: News) -> None:
         self._trainers.update(news.trainers)
-        self._managers = news.managers or self._managers
+        self._managers = news.managers
         self._restarts = news.restarts + self._env_restarts
         for text in news.notices:
             self._console.message(text)

@@ -73,7 +73,7 @@ class CreditBook:
         self, managers: dict[str, int], buffer_size: int, max_policy_lag: int, equal_shares: bool, epoch: int = 0,
         incarnations: Mapping[str, int] | None = None,
     ) -> None:
-        if max_policy_lag < 0 or not managers:
+        if max_policy_lag < 0 or not (managers or epoch):  # in later epochs all of them may be on their way
             raise ValueError(f"Expected max_policy_lag >= 0 and a manager, received {max_policy_lag} and {list(managers)}.")
         self.max_policy_lag = max_policy_lag
         self._buffer_size = buffer_size
@@ -100,8 +100,8 @@ class CreditBook:
         self._grant(version)
         return self.credit()
 
-    def delivered(self, header: Header) -> None:
-        """Take note of an item of this epoch and of the manager's incarnation."""
+    def delivered(self, header: Header) -> int:
+        """Take note of an item of this epoch and of the manager's incarnation; agent steps shipped before it that never came."""
         manager = self._managers[header.manager]
         if not manager.has_delivered:  # what came before it was for another trainer
             manager.has_delivered, manager.rows_at_round = True, header.agent_steps - header.rows
@@ -114,6 +114,7 @@ class CreditBook:
             rate = rows / busy_s
             manager.rate = rate if manager.rate == 0.0 else (1 - _SMOOTHING) * manager.rate + _SMOOTHING * rate
         manager.rows, manager.busy_s = header.agent_steps, header.busy_s
+        return rows - header.rows
 
     def restarted(self, name: str, incarnation: int) -> None:
         """A manager lives again, with everything lost that it had not delivered: granted anew, in one round."""
@@ -158,7 +159,7 @@ class CreditBook:
         """Managers whose rows must arrive before an update at `version`."""
         limit = version - self.max_policy_lag
         # One slice: a status call may ask from another thread while an item is being taken in.
-        return [n for n, m in self._managers.items() if any(granted <= limit for granted, _ in m.rounds[:1])]
+        return [n for n, m in list(self._managers.items()) if any(granted <= limit for granted, _ in m.rounds[:1])]
 
     def has_more(self, wanted: int, owed: int, left: float = math.inf) -> bool:
         """Whether more could be granted without an update: never, a round comes with a version."""
@@ -170,6 +171,8 @@ class CreditBook:
 
     def _grant(self, version: int) -> None:
         managers = self._managers.values()
+        if not managers:
+            self._orphaned += self._buffer_size
         known = not self._equal and all(m.rate > 0.0 for m in managers)
         total = sum(m.rate for m in managers) if known else 0.0
         for m in managers:
@@ -223,7 +226,7 @@ class ReplayCredit:
         self, managers: dict[str, int], ahead: float, warm_up: int | None, lock_step: bool, left: float = math.inf, epoch: int = 0,
         incarnations: Mapping[str, int] | None = None,
     ) -> None:
-        if not managers:
+        if not (managers or epoch):
             raise ValueError("Expected at least one env manager, received none.")
         self._lock_step = lock_step
         self._warm_up, self._left, self._epoch = warm_up, left, epoch
@@ -317,15 +320,17 @@ class ReplayCredit:
         size = max(manager.size, -(-int(wanted) // manager.agents) * manager.agents)
         return size if size <= left else math.ceil(left / manager.agents) * manager.agents
 
-    def delivered(self, header: Header) -> None:
-        """Take note of an item of this epoch and of the manager's incarnation."""
+    def delivered(self, header: Header) -> int:
+        """As `CreditBook.delivered`."""
         m = self._managers[header.manager]
         if not m.has_delivered:  # what came before it was for another trainer
-            m.has_delivered, m.rows_at_round = True, header.agent_steps - header.rows
+            m.has_delivered = True
+            m.rows = m.rows_at_round = header.agent_steps - header.rows
         if header.rounds_done > m.done:
             del m.rounds[: header.rounds_done - m.done]
             m.done, m.rows_at_round = header.rounds_done, header.agent_steps
-        m.rows = header.agent_steps
+        missing, m.rows = header.agent_steps - m.rows - header.rows, header.agent_steps
+        return missing
 
     def may_update(self, version: int) -> bool:
         """Whether an update may start: always, but in lock-step only once the round is complete."""
@@ -333,7 +338,7 @@ class ReplayCredit:
 
     def waiting_for(self, version: int) -> list[str]:
         """Managers with rounds that have not arrived."""
-        return [name for name, m in self._managers.items() if m.rounds]
+        return [name for name, m in list(self._managers.items()) if m.rounds]
 
     def credit(self) -> dict[str, Credit]:
         """What each manager may still collect, by what has been delivered so far."""

@@ -61,7 +61,9 @@ class Intake:
             return [], None
         reason = self._why_dropped(header)
         if not reason:
-            self._credit.delivered(header)
+            missing = self._credit.delivered(header)
+            if missing:
+                self._has_granted |= self._credit.lost(header.manager, missing, version)
         if batch is None:  # its manager died after it had shipped the reference
             if not reason:
                 self._has_granted |= self._credit.lost(header.manager, header.rows, version)
@@ -100,19 +102,23 @@ class Intake:
             if change.kind != "late":
                 ended = change.incarnation - (change.kind == "restarted")
                 self.ledger.ended(change.manager, ended, change.produced)
-            self._drop_held(change.manager)
+            held = self._drop_held(change.manager)
             if self._credit.incarnation(change.manager) is None:  # it died before it had joined
                 continue
+            self._credit.lost(change.manager, held, version)
             if change.kind == "restarted":
                 self._credit.restarted(change.manager, change.incarnation)
             else:
                 self._credit.remove(change.manager, version)
         return changed
 
-    def _drop_held(self, manager: str) -> None:
-        """What a manager brought for a round that is not complete: it is collected anew."""
-        self.ledger.dropped["owner_died"] += sum(header.rows for header, _ in self._round if header.manager == manager)
+    def _drop_held(self, manager: str) -> int:
+        """What a manager brought for a round that is not complete is collected anew; how many rows that are."""
+        held = sum(header.rows for header, _ in self._round if header.manager == manager)
+        if held:
+            self.ledger.dropped["owner_died"] += held
         self._round = [item for item in self._round if item[0].manager != manager]
+        return held
 
     def shut(self) -> None:
         """What is held is of no use any more."""

@@ -60,6 +60,17 @@ class Matches:
         """On which its agents are."""
         return self._cast[behavior].teams
 
+    def void(self, behavior: str, lost: np.ndarray | None) -> np.ndarray | None:
+        """The worlds of these agents (int64 ``[k]``) died: what was played there has no result. Those of them that learn; to be called before
+        `end`."""
+        if lost is None:
+            return None
+        cast = self._cast[behavior]
+        for world in set(cast.world[lost].tolist()):
+            self._played[world] = None
+            self._final[world], self._has_ended[world] = 0.0, False
+        return lost[cast.learns[lost]]
+
     def end(self, behavior: str, steps: TerminalSteps) -> TerminalSteps:
         """The ends of those that learn; they count for the result of their worlds. To be called before `begin`."""
         if not len(steps) and steps.group_return is None:

@@ -7,11 +7,12 @@ import json
 import shutil
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 from raytrain.errors import UploadError
 from raytrain.files import link_folder, replace_file, to_json
-from raytrain.remote import RemoteFolder
+from raytrain.remote import RemoteError, RemoteFolder
 from raytrain.remote_lock import LOCK
 from raytrain.snapshot import MANIFEST
 
@@ -39,12 +40,16 @@ class Mirror:
         scratch: folder on the same disk for links to what is being uploaded, as the run may delete a checkpoint meanwhile.
         record: file that says which checkpoints have been uploaded: number -> SHA-256 of the manifest.
         keep: how many numbered checkpoints stay at the URI besides those that are here.
+        refusal: why nothing may be written there any more (the lock is lost); None or empty while it may.
 
     Attributes:
         error: why the last round failed; None when it did not.
     """
 
-    def __init__(self, run_path: Path, remote: RemoteFolder, scratch: Path, record: Path, keep: int) -> None:
+    def __init__(
+        self, run_path: Path, remote: RemoteFolder, scratch: Path, record: Path, keep: int, refusal: Callable[[], str | None] = lambda: None
+    ) -> None:
+        self._refusal = refusal
         self._path, self._remote, self._scratch, self._record, self._keep = run_path, remote, scratch, record, keep
         self.error: str | None = None
         self._uploaded: dict[str, str | None] | None = None  # folder at the URI -> its manifest's digest
@@ -93,6 +98,9 @@ class Mirror:
             RemoteError: the place refuses; what has been done is done.
             OSError: this machine's disk refuses.
         """
+        problem = self._refusal()
+        if problem:
+            raise RemoteError(problem)
         if self._uploaded is None:
             self._uploaded = {name: digest_of(self._remote.read(f"{name}/{MANIFEST}")) for name in [*self._at_uri(), BEST]}
         here = [f"{CHECKPOINTS}/{p.name}" for p in _numbered(self._path / CHECKPOINTS)]

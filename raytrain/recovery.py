@@ -13,6 +13,7 @@ from raytrain.plan import Plan, Start
 from raytrain.referee import Referee
 from raytrain.resume import starts_of
 from raytrain.stop import RunStop
+from raytrain.writers import writing_metrics
 
 _ORDERS_APART = 1_000_000  # orders that a referee cannot have given since its checkpoint
 
@@ -50,6 +51,7 @@ class Recovery:
         self, plans: Sequence[Plan], store: CheckpointStore, writers: Mapping[str, Sequence[Any]], stop: RunStop, begin: Callable[[], dict[str, Start]],
     ) -> None:
         self._plans, self._store, self._writers, self._stop, self._begin = list(plans), store, writers, stop, begin
+        self._times = 0  # that it went back
         self._ledgers: dict[Path, dict[str, dict[str, Any]]] = {}
 
     def saved(self, path: Path, parts: Mapping[str, CheckpointDue]) -> None:
@@ -74,11 +76,14 @@ class Recovery:
             steps = {behavior: snapshot.behaviors[behavior].agent_steps for behavior in behaviors}
             at = ", ".join(f"{behavior} at {steps[behavior]:,} agent steps" for behavior in behaviors)
             sentences = [*problems, f"going on from checkpoint {path.name}: {at}"]
+        self._times += 1
         if referee is not None:  # env managers have seen later orders than it gave
-            referee = {**referee, "number": referee["number"] + _ORDERS_APART}
-            starts = {b: replace(s, orders=replace(s.orders, number=s.orders.number + _ORDERS_APART)) for b, s in starts.items()}
+            apart = self._times * _ORDERS_APART
+            referee = {**referee, "number": referee["number"] + apart}
+            starts = {b: replace(s, orders=replace(s.orders, number=s.orders.number + apart)) for b, s in starts.items()}
         for behavior in behaviors:
             for writer in self._writers[behavior]:
-                writer.rewind(steps[behavior])
+                with writing_metrics(sentences.append):
+                    writer.rewind(steps[behavior])
         self._stop.go_back({behavior: stop.get(behavior) for behavior in behaviors})
         return WayBack({b: replace(starts[b], ledger=ledgers.get(b)) for b in behaviors}, referee, steps, sentences)

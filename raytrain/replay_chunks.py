@@ -77,6 +77,10 @@ class ChunkWriter:
     def __init__(self, checkpoints: Path, prefix: str) -> None:
         self._checkpoints, self._prefix, self._count = checkpoints, prefix, 0
 
+    def of_life(self, life: int) -> ChunkWriter:
+        """One for a trainer that was started `life` times before: its folders have other names."""
+        return ChunkWriter(self._checkpoints, f"{self._prefix}{life}-")
+
     def begin(self) -> str:
         """See `ReplayWriter`."""
         self._count += 1

@@ -203,7 +203,7 @@ def _read_manifest(folder: Path) -> dict[str, tuple[int, str]]:
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise CheckpointError(f"not readable ({type(error).__name__}: {error})") from error
     for path, (size, sha256) in expected.items():
-        if not _is_inside(path):
+        if not is_inside(path):
             raise CheckpointError(f"expected paths inside the checkpoint, found {path!r}")
         if type(size) is not int or type(sha256) is not str:
             raise CheckpointError(f"expected a size (whole number) and a SHA-256 (text) of {path}, found {size!r} and {sha256!r}")
@@ -224,7 +224,7 @@ def listed_files(folder: Path) -> dict[str, int]:
         raise CheckpointError(f"Cannot load checkpoint {folder}: {MANIFEST}: {error}. Use another checkpoint.") from error
 
 
-def _is_inside(path: str) -> bool:
+def is_inside(path: str) -> bool:
     """Whether a path of a manifest stays inside its folder on every system."""
     return path.isprintable() and not set(path) & set("\\:") and not {"", ".", ".."} & set(path.split("/"))
 

@@ -77,6 +77,7 @@ class Stage:
         if self._matches is None or not news:
             return news, []
         matches, learning, others = self._matches, {}, []
+        lost = {behavior: matches.void(behavior, steps.lost) for behavior, steps in news.items() if behavior in matches.behaviors}
         ends = {behavior: matches.end(behavior, news[behavior].terminal) for behavior in matches.behaviors if behavior in news}
         matches.begin(env.episodes, self._orders)
         for behavior, steps in news.items():
@@ -84,7 +85,7 @@ class Stage:
                 learning[behavior] = steps
                 continue
             decision, theirs = matches.split(behavior, steps.decision)
-            learning[behavior] = Steps(decision, ends[behavior], steps.env_steps)
+            learning[behavior] = Steps(decision, ends[behavior], steps.env_steps, lost[behavior])
             others += [(behavior, self._snapshots[behavior][number], one) for number, one in theirs]
         return learning, others
 

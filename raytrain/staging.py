@@ -25,7 +25,7 @@ from raytrain.mirror import BEST, CHECKPOINTS, Mirror, digest_of, read_record
 from raytrain.remote import RemoteError, RemoteFolder, join
 from raytrain.remote_lock import LOCK, RemoteLock
 from raytrain.run_lock import RunLock
-from raytrain.snapshot import MANIFEST, CheckpointError, find_problems, listed_files
+from raytrain.snapshot import MANIFEST, CheckpointError, find_problems, is_inside, listed_files
 
 _CONFIGURATION = "configuration.yaml"
 _REPLACED = ".replaced"
@@ -108,7 +108,7 @@ class RemoteRun:
         Args:
             keep: numbered checkpoints that stay.
         """
-        self.mirror = Mirror(self.path, self._remote, self.staging / ".uploads" / self._run_id, self._record, keep)
+        self.mirror = Mirror(self.path, self._remote, self.staging / ".uploads" / self._run_id, self._record, keep, lambda: self.lock.lost)
         self.mirror.start()
 
     def _checkpoints(self) -> list[str]:
@@ -146,11 +146,13 @@ class RemoteRun:
     def _download(self) -> None:
         """Everything but the older checkpoints; damaged newer ones too, so that they are named and their numbers are not used again."""
         for file in self._remote.files():
+            if not is_inside(file):
+                raise RemoteError(f"Expected names of files inside the run at {self.uri}, found {file!r}. Nothing was downloaded over others.")
             if file.partition("/")[0] not in (CHECKPOINTS, LOCK):
                 self._remote.get(file, self.path / file)
         for number in reversed(self._checkpoints()):
             name = f"{CHECKPOINTS}/{number}"
-            for file in self._remote.files(name):
+            for file in filter(is_inside, self._remote.files(name)):
                 self._remote.get(f"{name}/{file}", self.path / name / file)
             if not find_problems(self.path / name):
                 digest = digest_of((self.path / name / MANIFEST).read_bytes())

@@ -370,6 +370,7 @@ class TrainerLoop:
         Args:
             shipped: (env manager, incarnation) -> agent steps that it has shipped in all, where that is known.
         """
+        self._intake.heed_changes(self.version)
         self._intake.shut()
         try:
             while self._source.wait(0.3):

@@ -213,8 +213,10 @@ class TensorBoardWriter:
 
     def rewind(self, step: int) -> None:
         """The behavior goes back to its checkpoint at `step`: points after it are purged."""
+        evaluated = self._evaluations.last
         self.close()
         self._open(step)
+        self._evaluations.last = min(evaluated, step)  # that of the checkpoint itself may still come
 
     def close(self) -> None:
         """Everything is on disk afterwards. May be called twice.
@@ -295,7 +297,8 @@ class CsvWriter:
 
     def rewind(self, step: int) -> None:
         """The behavior goes back to its checkpoint at `step`: rows after it are dropped."""
-        self._order, self._evaluations = _StepOrder(self._path, step), _StepOrder(self._path, step)
+        self._order = _StepOrder(self._path, step)
+        self._evaluations.last = min(self._evaluations.last, step)  # that of the checkpoint itself may still come
         self._waiting = [row for row in self._waiting if row["step"] <= step]
         if self._path.exists():
             self._drop_after(step)
