@@ -23,7 +23,7 @@ from chaos_runs.runs import complete_checkpoints, progress, status, unreadable_c
 
 ENDLESS = 50_000_000
 ALPHA = "Policy/Continuous Entropy Coeff"
-PATIENCE_S = 120.0  # only ever waited out by a test that fails
+PATIENCE_S = 240.0  # only ever waited out by a test that fails
 NO_LIMITS = {"max_lifetime_restarts": -1, "restarts_rate_limit_n": -1}
 
 
