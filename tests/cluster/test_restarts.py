@@ -19,11 +19,11 @@ SCRIPTS = Path(__file__).resolve().parents[2] / "scripts"
 sys.path[:0] = [str(SCRIPTS)]
 
 from chaos_runs.processes import actors, kill_all, new_token, private_ray, start_run
-from chaos_runs.runs import progress, status, unreadable_checkpoints
+from chaos_runs.runs import complete_checkpoints, progress, status, unreadable_checkpoints
 
 ENDLESS = 50_000_000
 ALPHA = "Policy/Continuous Entropy Coeff"
-PATIENCE_S = 120.0  # only ever waited out by a test that fails
+PATIENCE_S = 240.0  # only ever waited out by a test that fails
 NO_LIMITS = {"max_lifetime_restarts": -1, "restarts_rate_limit_n": -1}
 
 
@@ -167,7 +167,7 @@ def test_all_trainers_and_the_referee_go_back_together(disturb):
         "env": "envs.toy_teams:Chase", "behaviors": {"hunter": {**each, "agents": "hunter_*"}, "runner": {**each, "agents": "runner"}},
         "env_settings": {"num_envs": 2, "seed": 4, **NO_LIMITS},
     }, managers=1)
-    run.until_it_learns(4000)
+    run.until(lambda: len(complete_checkpoints(run.folder)) > 2, "checkpoints of both")
     run.kill("trainer")
     run.until(lambda: re.search(r"going on from checkpoint \d+: hunter at [\d,]+ agent steps, runner at [\d,]+ agent steps", run.text), "a way back")
     run.until_it_learns(4000)
