@@ -116,10 +116,14 @@ class CreditBook:
         manager.rows, manager.busy_s = header.agent_steps, header.busy_s
         return rows - header.rows
 
-    def restarted(self, name: str, incarnation: int) -> None:
-        """A manager lives again, with everything lost that it had not delivered: granted anew, in one round."""
+    def restarted(self, name: str, incarnation: int, held: int = 0) -> None:
+        """A manager lives again, with everything lost that it had not delivered: granted anew, in one round.
+
+        Args:
+            held: rows that it had delivered, and that are given up, too.
+        """
         manager = self._managers[name]
-        missing, version = manager.missing, manager.rounds[0][0] if manager.rounds else 0
+        missing, version = manager.missing + held, manager.rounds[0][0] if manager.rounds else 0
         manager.incarnation, manager.done = incarnation, first_round(self._epoch, incarnation)
         manager.rows, manager.rows_at_round, manager.busy_s, manager.has_delivered = 0, 0, 0.0, False
         manager.rounds = [(version, _whole(missing, manager.agents))] if missing else []
@@ -131,9 +135,9 @@ class CreditBook:
             manager.rounds.append((version, _whole(rows, manager.agents)))
         return rows > 0
 
-    def remove(self, name: str, version: int) -> None:
+    def remove(self, name: str, version: int, held: int = 0) -> None:
         """A manager is gone for good: the one with the fewest rows to bring takes over what it had not delivered, as of `version`."""
-        self._orphaned += self._managers.pop(name).missing
+        self._orphaned += self._managers.pop(name).missing + held
         self._bequeath(version)
 
     def add(self, name: str, agents: int, incarnation: int, version: int) -> None:
@@ -247,7 +251,7 @@ class ReplayCredit:
         for m in managers:
             m.size = max(1, int(share) // m.agents) * m.agents
 
-    def restarted(self, name: str, incarnation: int) -> None:
+    def restarted(self, name: str, incarnation: int, held: int = 0) -> None:
         """As `CreditBook.restarted`; what was lost is granted anew, in one round."""
         m = self._managers[name]
         missing = m.outstanding
@@ -259,7 +263,7 @@ class ReplayCredit:
         """Rows that a manager delivered never came: False, replay does without them."""
         return False
 
-    def remove(self, name: str, version: int) -> None:
+    def remove(self, name: str, version: int, held: int = 0) -> None:
         """A manager is gone for good; what it had not delivered is granted to others by the next `grant`."""
         del self._managers[name]
         self._share_out()

@@ -105,11 +105,10 @@ class Intake:
             held = self._drop_held(change.manager)
             if self._credit.incarnation(change.manager) is None:  # it died before it had joined
                 continue
-            self._credit.lost(change.manager, held, version)
             if change.kind == "restarted":
-                self._credit.restarted(change.manager, change.incarnation)
+                self._credit.restarted(change.manager, change.incarnation, held)
             else:
-                self._credit.remove(change.manager, version)
+                self._credit.remove(change.manager, version, held)
         return changed
 
     def _drop_held(self, manager: str) -> int:

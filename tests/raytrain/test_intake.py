@@ -124,9 +124,9 @@ def test_what_is_held_for_a_round_goes_with_its_manager() -> None:
     door.intake.request(ManagerChange("restarted", A, 1, produced=7))
     assert door.intake.heed_changes(0)
     assert door.dropped == {"owner_died": 7}, "four that were on their way and three that were held"
-    assert door.credit.credit()[A] == Credit(first_round(0, 1), (6,)), "5 missing, in whole batches of 2"
-    ready, _ = door.intake.arrived(door.item(A, 6, rounds_done=first_round(0, 1) + 1, incarnation=1), 0)
-    assert [(header.manager, header.rows) for header, _ in ready] == [(A, 6), (B, 8)]
+    assert door.credit.credit()[A] == Credit(first_round(0, 1), (8,)), "5 missing and 3 that were held"
+    ready, _ = door.intake.arrived(door.item(A, 8, rounds_done=first_round(0, 1) + 1, incarnation=1), 0)
+    assert [(header.manager, header.rows) for header, _ in ready] == [(A, 8), (B, 8)]
 
 
 def test_a_manager_that_is_gone_leaves_its_rows_to_another() -> None:

@@ -63,8 +63,12 @@ def test_a_fault_that_no_restart_mends_ends_the_run() -> None:
 
 @pytest.mark.parametrize(("after_s", "restarted"), [(0.0, False), (59.0, False), (60.0, True)])
 def test_an_exception_of_the_users_own_ends_the_run_if_it_comes_soon(after_s: float, restarted: bool) -> None:
-    """C19: sooner than the period after the start it is a mistake; later it may be a mishap. Each life has its own start."""
-    watched = Watched()
+    """C19: sooner than the period after the start it is a mistake; later it may be a mishap. Each life has its own start. Without a rate there
+    is no such rule."""
+    watched = Watched(rate_n=5)
+    without = Watched()
+    without.well()
+    without.supervisor.check(NAME, dead(traceback="my_env.py, line 3"))
     for _ in range(2):
         watched.well()
         watched.now += after_s
