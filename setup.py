@@ -26,7 +26,7 @@ setup(
     long_description_content_type="text/markdown",
     license="Apache-2.0",
     python_requires=">=3.11",
-    packages=["raytrain", "trainers", "envs"],
+    packages=["raytrain", "raytrain.actors", "raytrain.cluster", "trainers", "envs"],
     install_requires=REQUIREMENTS,
     extras_require={**ENVS, "minari": MINARI, "onnx": ONNX, "remote": REMOTE, "test": ["pytest>=8", "pytest-xdist>=3.6", "gymnasium[box2d]>=1.1", *ENVS["atari"], *ENVS["minigrid"], *ENVS["pettingzoo"], *MINARI, *ONNX, *REMOTE], "docs": ["matplotlib>=3.8"]},
     entry_points={"console_scripts": ["raytrain = raytrain.cli:main"]},

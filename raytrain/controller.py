@@ -196,7 +196,7 @@ class Controller:
         last = {event.behavior for event in news.events if isinstance(event, CheckpointDue)}
         late = [behavior for behavior in news.trainers if behavior not in last]
         if late:
-            newest = [path.name for path in self._store.paths()][-1:]
+            newest = "".join(path.name for path in self._store.paths()[-1:])
             who = "the trainer" if len(self._plans) == 1 else f"the trainer of {', '.join(late)}"
             self._console.warning(f"{who} did not finish in time, so there is no last checkpoint; the newest is {newest or 'none'}")
         if self._judge is not None and not interrupts.name:

@@ -66,8 +66,8 @@ class Supervisor:
             RunFault: the given one, where no restart would help or it is one too many.
         """
         part = self.parts[name]
-        was_well = part.seen or part.life > 0 or (not fault.user_traceback and any(other.seen for other in self.parts.values()))
-        if not fault.restartable or not was_well:  # what never was well will not be the next time
+        was_well = part.seen or part.life > 0
+        if not fault.restartable or (fault.user_traceback and not was_well):  # what raises when it begins will raise the next time
             raise fault
         refusal = part.counter.refusal(by_exception=bool(fault.user_traceback))
         if refusal:

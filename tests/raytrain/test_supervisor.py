@@ -39,18 +39,18 @@ def test_each_start_is_another_life() -> None:
     assert not watched.supervisor.parts[NAME].seen, "the new life has not answered yet"
 
 
-def test_what_has_never_been_well_is_not_started_anew() -> None:
-    """C05: a constructor that fails fails again; the fault comes out as it is. A later life gets another chance."""
+def test_what_raises_before_it_was_ever_well_is_not_started_anew() -> None:
+    """C05: a constructor that fails fails again; the fault comes out as it is. A process that was killed meanwhile, and a later life, get
+    another chance."""
     watched = Watched()
     watched.supervisor.started(NAME)
-    fault = dead()
+    fault = dead(traceback="my_env.py, line 3")
     with pytest.raises(RunFault) as caught:
         watched.supervisor.check(NAME, fault)
     assert caught.value is fault and str(fault) == "env-manager-0 died" and watched.supervisor.restarts == 0
-    watched.supervisor.parts[NAME].seen = True
     watched.supervisor.check(NAME, dead())
     assert watched.supervisor.started(NAME) == 1
-    watched.supervisor.check(NAME, dead())
+    watched.supervisor.check(NAME, dead(traceback="my_env.py, line 3"))
     assert watched.supervisor.restarts == 2
 
 

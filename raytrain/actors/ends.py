@@ -1,0 +1,299 @@
+"""The ends of the wires: what env managers and trainers hold of the other actors."""
+
+from __future__ import annotations
+
+import errno
+import queue
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import ray
+
+from raytrain.actors.exchange import producer_of
+from raytrain.messages import Header, PolicyMessage
+from raytrain.queues import Item
+from raytrain.referee import ItemReport, Ruling
+from raytrain.replay_chunks import ChunkFile
+from trainers.trajectory import TrajectoryBatch
+
+CALL_TIMEOUT_S = 30.0
+_CHUNK_TIMEOUT_S = 120.0  # to bring 64 MiB over a slow network to a slow disk
+_SLICE_S = 1.0  # longest wait inside one remote call: a waiter that dies leaves nothing behind for longer
+_AGAIN_S = 0.1  # between two calls of an exchange that is being started anew
+_PREFETCH = 2  # items fetched ahead of the trainer, so that the next update never waits for the network
+
+
+def ask(method: Callable[..., ray.ObjectRef], *arguments: Any) -> Any:
+    """The answer of an exchange, which may be started anew meanwhile: then it is asked again.
+
+    Raises:
+        RayActorError: it stayed away for `CALL_TIMEOUT_S`.
+    """
+    deadline = time.monotonic() + CALL_TIMEOUT_S
+    while True:
+        try:
+            return ray.get(method.remote(*arguments), timeout=CALL_TIMEOUT_S)
+        except ray.exceptions.RayActorError:
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(_AGAIN_S)
+
+
+class _Worker(threading.Thread):
+    """A daemon thread that keeps what it died of, for the next one who asks."""
+
+    def __init__(self, name: str, body) -> None:
+        super().__init__(name=name, daemon=True)
+        self._body = body
+        self.error: BaseException | None = None
+        self.start()
+
+    def run(self) -> None:
+        try:
+            self._body()
+        except BaseException as error:  # noqa: BLE001 - kept, and raised again by `check`
+            self.error = error
+
+    def check(self) -> None:
+        if self.error is not None:
+            raise self.error
+
+
+class RemoteSink:
+    """An env manager's end of a trajectory queue: a thread ships while the manager goes on stepping; one item waits at most."""
+
+    def __init__(self, exchange: ray.actor.ActorHandle, stopping: threading.Event) -> None:
+        self._exchange = exchange
+        self._stopping = stopping
+        self._handoff: queue.Queue[Item] = queue.Queue(maxsize=1)
+        self._kept: deque[tuple[ray.ObjectRef, Header]] = deque()  # shipped, not known to have arrived
+        self._life = ""
+        self.sent = 0
+        """Agent steps that are in the queue or were taken from it."""
+        self._worker = _Worker("ship", self._ship)
+
+    def put(self, header: Header, batch: TrajectoryBatch, timeout_s: float) -> bool:
+        self._worker.check()
+        try:
+            self._handoff.put((header, batch), timeout=timeout_s)
+        except queue.Full:
+            return False
+        return True
+
+    def flush(self, timeout_s: float) -> bool:
+        """Wait until everything handed over is in the queue."""
+        deadline = time.monotonic() + timeout_s
+        while self._handoff.unfinished_tasks and time.monotonic() < deadline and self._worker.error is None:
+            time.sleep(0.01)
+        return not self._handoff.unfinished_tasks
+
+    def _ship(self) -> None:
+        while True:
+            try:
+                header, batch = self._handoff.get(timeout=_SLICE_S if self._kept else None)
+            except queue.Empty:  # what has arrived must not stay in the object store, nor what is lost be missing for ever
+                producer = producer_of(self._kept[0][1])
+                self._settle(*ask(self._exchange.acknowledged, producer))
+                continue
+            if not self._offer((ray.put(batch), header)):
+                return
+            self.sent = header.agent_steps
+            self._handoff.task_done()
+
+    def _offer(self, item: tuple[ray.ObjectRef, Header]) -> bool:
+        """False when the manager stops before there is room."""
+        self._kept.append(item)
+        while True:
+            is_in, life, acknowledged = ask(self._exchange.offer, producer_of(item[1]), self._life, item, _SLICE_S)
+            if self._settle(life, acknowledged) or is_in:
+                return True
+            if self._stopping.is_set():
+                return False
+
+    def _settle(self, life: str, acknowledged: int) -> bool:
+        """Forget what has arrived. A new life of the exchange gets everything else again, in order; whether that was so."""
+        while self._kept and self._kept[0][1].sequence <= acknowledged:
+            self._kept.popleft()
+        before, self._life = self._life, life
+        if not before or before == life:
+            return False
+        again, self._kept = self._kept, deque()
+        for item in again:
+            self._offer(item)
+        return True
+
+
+class RemoteSource:
+    """A trainer's end of a trajectory queue: a thread fetches the next items while the trainer learns.
+
+    Args:
+        in_new_life: called with the first answer and whenever the exchange has been started anew: that may also have been while the
+            trainer was still starting, and what was published before went with it.
+    """
+
+    def __init__(self, exchange: ray.actor.ActorHandle, consumer: str, in_new_life: Callable[[], None]) -> None:
+        self._exchange = exchange
+        self._consumer = consumer
+        self._in_new_life = in_new_life
+        self._items: deque[Item] = deque()
+        self._queued = 0
+        self._changed = threading.Condition()
+        self._worker = _Worker("fetch", self._fetch)
+
+    def waiting(self) -> int:
+        return len(self._items) + self._queued
+
+    def take(self) -> Item | None:
+        self._worker.check()
+        with self._changed:
+            if not self._items:
+                return None
+            item = self._items.popleft()
+            self._changed.notify_all()
+            return item
+
+    def wait(self, timeout_s: float) -> bool:
+        self._worker.check()
+        with self._changed:
+            return self._changed.wait_for(lambda: bool(self._items), timeout_s)
+
+    def _fetch(self) -> None:
+        life, received = "", 0
+        while True:
+            with self._changed:
+                self._changed.wait_for(lambda: len(self._items) < _PREFETCH)
+            before = life
+            life, items, queued = ask(self._exchange.take, self._consumer, life, received, _PREFETCH, _SLICE_S)
+            if before != life:
+                self._in_new_life()
+            for number, (reference, header) in items:
+                try:
+                    batch = ray.get(reference, timeout=CALL_TIMEOUT_S)
+                except (ray.exceptions.ObjectLostError, ray.exceptions.GetTimeoutError):
+                    batch = None  # its manager died after it had shipped the reference: a counted drop
+                received = number
+                with self._changed:
+                    self._items.append((header, batch))
+                    self._changed.notify_all()
+            self._queued = queued
+
+
+class RemotePolicySource:
+    """An env manager's end of a policy mailbox: a thread waits for news, so that looking costs nothing."""
+
+    def __init__(self, exchange: ray.actor.ActorHandle) -> None:
+        self._exchange = exchange
+        self._newest: PolicyMessage | None = None
+        self._changed = threading.Condition()
+        self._worker = _Worker("mailbox", self._listen)
+
+    def newest(self) -> PolicyMessage | None:
+        return self._newest
+
+    def wait_newer(self, serial: int, timeout_s: float) -> PolicyMessage | None:
+        self._worker.check()
+        with self._changed:
+            self._changed.wait_for(lambda: self._newest is not None and self._newest.serial > serial, timeout_s)
+        return self._newest if self._newest is not None and self._newest.serial > serial else None
+
+    def _listen(self) -> None:
+        serial, snapshots = -1, {}
+        while True:
+            message = ask(self._exchange.newer_than, serial, _SLICE_S)
+            if message is None or message.serial <= serial:
+                continue
+            try:
+                weights = ray.get(message.weights, timeout=CALL_TIMEOUT_S)
+                snapshots = {n: snapshots[n] if n in snapshots else ray.get(one, timeout=CALL_TIMEOUT_S) for n, one in message.snapshots.items()}
+            except ray.exceptions.ObjectLostError:  # the exchange died, and gets them from the trainer again
+                time.sleep(_AGAIN_S)
+                continue
+            serial = message.serial
+            with self._changed:
+                self._newest = replace(message, weights=weights, snapshots=snapshots)
+                self._changed.notify_all()
+
+
+class RemotePolicySink:
+    """A trainer's end of a policy mailbox. Publishing returns at once; a failure shows at the next publish.
+
+    Args:
+        newest: what is in the mailbox now.
+    """
+
+    def __init__(self, exchange: ray.actor.ActorHandle, newest: PolicyMessage) -> None:
+        self._exchange = exchange
+        self._last: ray.ObjectRef | None = None
+        self._newest = newest
+        self._sent: set[int] = set()
+        self._lock = threading.Lock()
+
+    def publish(self, message: PolicyMessage) -> None:
+        with self._lock:
+            self._newest = message
+            try:
+                if self._last is not None and not ray.get(self._last, timeout=CALL_TIMEOUT_S):
+                    self._sent.clear()
+            except ray.exceptions.RayActorError:  # it is started anew, and does not know the snapshots any more
+                self._sent.clear()
+            self._send()
+
+    def publish_again(self) -> None:
+        """For an exchange that has been started anew."""
+        with self._lock:
+            self._sent.clear()
+            self._send()
+
+    def _send(self) -> None:
+        message = self._newest
+        snapshots = {number: None if number in self._sent else weights for number, weights in message.snapshots.items()}
+        self._last = self._exchange.publish.remote(replace(message, snapshots=snapshots))
+        self._sent = set(snapshots)
+
+
+class RemoteReferee:
+    """A trainer's way to the referee, which as an actor takes one call at a time, in the order in which they come."""
+
+    def __init__(self, referee: ray.actor.ActorHandle) -> None:
+        self._referee = referee
+
+    def report(self, report: ItemReport) -> Ruling:
+        return ray.get(self._referee.report.remote(report), timeout=CALL_TIMEOUT_S)
+
+    def current(self, behavior: str) -> Ruling:
+        return ray.get(self._referee.current.remote(behavior), timeout=CALL_TIMEOUT_S)
+
+
+class RemoteReplayWriter:
+    """A `ReplayWriter` whose disk is on another node: one chunk is on its way at a time, straight from this process to that one."""
+
+    def __init__(self, actor: ray.actor.ActorHandle) -> None:
+        self._actor = actor
+
+    def begin(self) -> str:
+        """See `ReplayWriter`."""
+        return self._call("begin")
+
+    def write(self, folder: str, number: int, tensors: dict[str, np.ndarray]) -> ChunkFile:
+        """See `ReplayWriter`."""
+        return self._call("write", folder, number, tensors)
+
+    def remove(self, folder: str) -> None:
+        """See `ReplayWriter`."""
+        with suppress(OSError):
+            self._call("remove", folder)
+
+    def _call(self, *arguments: Any) -> Any:
+        try:
+            answer = ray.get(self._actor.call.remote(*arguments), timeout=_CHUNK_TIMEOUT_S)
+        except ray.exceptions.RayError as error:
+            raise OSError(errno.EIO, f"the process on the driver's machine that writes it did not answer ({type(error).__name__})") from error
+        if isinstance(answer, OSError):
+            raise answer
+        return answer

@@ -1,0 +1,100 @@
+"""Where the actors of a run go, and went."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from ray._private.state import state as ray_state
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+from raytrain.backends import trainer_name
+from raytrain.cluster.nodes import live_nodes
+from raytrain.placement import (
+    demands_of,
+    env_manager_needs,
+    missing,
+    plan_rows,
+    trainer_needs,
+    trainer_nodes,
+)
+from raytrain.plan import Plan
+from raytrain.settings import DistributedSettings
+
+_ASK_EVERY_S = 10.0  # how often Ray is asked what actors wait for
+
+
+class Placement:
+    """Where the actors of a run should go, as options of ``ray.remote``, and where they went.
+
+    Trainers go to nodes chosen by `raytrain.placement.trainer_nodes`, each with its exchange beside it; env managers are spread. A node that
+    is chosen is asked for, not insisted on: an actor that is started again after it has died goes elsewhere.
+    """
+
+    def __init__(self, plans: Sequence[Plan], settings: DistributedSettings) -> None:
+        self._settings = settings
+        self._demands = {demand.name: demand for demand in demands_of(plans, settings)}
+        nodes = live_nodes()
+        self._is_spread = len(nodes) > 1
+        self._chosen = trainer_nodes(list(self._demands.values()), nodes) if self._is_spread else {}
+        self._has_gpus = any(node.resources.get("GPU") for node in nodes)
+        self._asked_s, self._text = time.monotonic(), ""  # the first moments are no wait
+
+    def exchange(self, behavior: str) -> dict[str, Any]:
+        """Options of a behavior's exchange: on its trainer's node, since all that is collected passes through it to there."""
+        return {"num_cpus": 0, **self._on(trainer_name(behavior))}
+
+    def trainer(self, behavior: str) -> dict[str, Any]:
+        """Options of a behavior's trainer."""
+        return {**_claims(trainer_needs(self._settings)), **self._gpus(self._settings.trainer_gpus), **self._on(trainer_name(behavior))}
+
+    def env_manager(self) -> dict[str, Any]:
+        """Options of every env manager."""
+        needs = env_manager_needs(self._settings)
+        spread = {"scheduling_strategy": "SPREAD"} if self._is_spread else {}
+        return {**_claims(needs), **self._gpus(needs.get("GPU", 0.0)), **spread}
+
+    def _on(self, trainer: str) -> dict[str, Any]:
+        node = self._chosen.get(trainer)
+        return {} if node is None else {"scheduling_strategy": NodeAffinitySchedulingStrategy(node, soft=True, _spill_on_unavailable=True)}
+
+    def _gpus(self, claimed: float) -> dict[str, Any]:
+        """Ray leaves every GPU visible to an actor that claims none."""
+        hides = self._has_gpus and not claimed
+        return {"runtime_env": {"env_vars": {"CUDA_VISIBLE_DEVICES": ""}}} if hides else {}
+
+    def rows(self, actors: Mapping[str, Any]) -> list[tuple[str, str]]:
+        """(node, actors on it) by where they are now; empty on a single node.
+
+        Args:
+            actors: name -> handle.
+        """
+        nodes = live_nodes()
+        return plan_rows({name: _table(actor)["Address"]["NodeID"] for name, actor in actors.items()}, nodes) if len(nodes) > 1 else []
+
+    def missing(self, actors: Mapping[str, Any]) -> str:
+        """What those of `actors` that Ray has not placed wait for; looked up every few seconds only."""
+        if time.monotonic() - self._asked_s >= _ASK_EVERY_S:
+            nodes = live_nodes()
+            pending = [self._demands[name] for name, actor in actors.items() if name in self._demands and is_pending(actor)]
+            # One that has its place is pending, too, while its process starts; but then that is not for want of anything.
+            waiting = [demand for demand in pending if not any(node.holds(demand.needs, node.free) for node in nodes)]
+            self._text = missing(waiting, nodes) if waiting else ""
+            self._asked_s = time.monotonic()
+        return self._text
+
+
+def _claims(needs: Mapping[str, float]) -> dict[str, Any]:
+    """A claim as options of ``ray.remote``."""
+    others = {name: amount for name, amount in needs.items() if name not in ("CPU", "GPU")}
+    return {"num_cpus": needs.get("CPU", 0.0), "num_gpus": needs.get("GPU", 0.0), **({"resources": others} if others else {})}
+
+
+def _table(actor: Any) -> dict[str, Any]:
+    return ray_state.actor_table(actor._actor_id.hex())
+
+
+def is_pending(actor: Any) -> bool:
+    """Whether it has no process yet."""
+    return _table(actor).get("State") in ("DEPENDENCIES_UNREADY", "PENDING_CREATION", "RESTARTING")
