@@ -64,7 +64,7 @@ def test_a_full_queue_blocks_the_producer_and_an_emptied_one_lets_it_go_on(excha
 def test_an_item_handed_out_and_not_acknowledged_comes_again(exchange):
     """The consumer dies inside a call: the next one gets what it had not acknowledged."""
     for number in range(2):
-        is_in, life, acknowledged = ray.get(exchange.offer.remote(PRODUCER, ("item", header(number)), 1.0))
+        is_in, life, acknowledged = ray.get(exchange.offer.remote(PRODUCER, "", ("item", header(number)), 1.0))
         assert is_in and acknowledged == -1
     _, first, waiting = ray.get(exchange.take.remote("first", "", 0, 1, 1.0))
     assert [item[1].sequence for _, item in first] == [0] and waiting == 1
@@ -78,7 +78,7 @@ def test_an_item_handed_out_and_not_acknowledged_comes_again(exchange):
 
 def test_numbers_of_an_earlier_life_acknowledge_nothing(exchange):
     """The exchange was started anew, and a consumer's count is still that of the last one."""
-    ray.get(exchange.offer.remote(PRODUCER, ("item", header(0)), 1.0))
+    ray.get(exchange.offer.remote(PRODUCER, "", ("item", header(0)), 1.0))
     life, first, _ = ray.get(exchange.take.remote("c", "", 0, 1, 1.0))
     number = first[-1][0]
     ray.get(exchange.take.remote("c", "another life", number, 1, 0.1))
@@ -87,10 +87,18 @@ def test_numbers_of_an_earlier_life_acknowledge_nothing(exchange):
     assert ray.get(exchange.acknowledged.remote(PRODUCER)) == (life, 0)
 
 
+def test_a_producer_that_knows_an_earlier_life_has_to_put_back_what_was_lost_first(exchange):
+    """Its newest item in front of those would make them look like duplicates of nothing: rows that are intact, and counted as lost."""
+    is_in, life, acknowledged = ray.get(exchange.offer.remote(PRODUCER, "an earlier life", ("item", header(5)), 1.0))
+    assert not is_in and acknowledged == -1
+    assert ray.get(exchange.take.remote("c", "", 0, 1, 0.1))[1] == []
+    assert ray.get(exchange.offer.remote(PRODUCER, life, ("item", header(5)), 1.0))[0]
+
+
 def test_a_waiting_consumer_is_woken_by_an_item(exchange):
     waiting = exchange.take.remote("c", "", 0, 1, 30.0)
     assert not ray.wait([waiting], timeout=0.3)[0]
-    ray.get(exchange.offer.remote(PRODUCER, ("late", header(0)), 1.0))
+    ray.get(exchange.offer.remote(PRODUCER, "", ("late", header(0)), 1.0))
     _, items, _ = ray.get(waiting, timeout=10)
     assert [item[0] for _, item in items] == ["late"]
 
