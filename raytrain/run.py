@@ -109,8 +109,8 @@ def execute(config: RunConfig, local: bool, callbacks: Callbacks, console: Conso
     config = _with_run_id(config)
     config, moved = _with_kept_results(config)
     saved = config.checkpoint_settings
-    if moved:
-        console.message(moved)
+    for text in [*config.document.messages, *([moved] if moved else [])]:
+        console.message(text)
     RunFolder.check(saved.results_dir, config.checkpoint_settings.run_id, saved.resume, saved.force)
     if config.is_offline:
         from raytrain.offline import execute_offline
