@@ -28,6 +28,7 @@ def run(options: argparse.Namespace) -> int:
     from raytrain.console import Console
     from raytrain.errors import ConfigError
     from raytrain.migrate_file import migrate_file
+    from raytrain.migrate_text import counts
 
     try:
         if options.agents is not None and options.agents < 1:
@@ -42,10 +43,9 @@ def run(options: argparse.Namespace) -> int:
         print(json.dumps([{**asdict(note), "place": note.place} for note in migration.notes], indent=2, ensure_ascii=False))
     elif options.out is None:
         print(text, end="")
-    moved = sum(note.kind == "moved" for note in migration.notes)
     where = f"wrote {options.out}; " if options.out else ""
     # Beside the configuration, which may go into a file or pipe.
-    print(f"{where}{options.file}: {migration.era}; {moved} keys moved or renamed, {len(migration.notes) - moved} other notes", file=sys.stderr)
+    print(f"{where}{options.file} ({migration.era}): {counts(migration.notes)}", file=sys.stderr)
     return 0
 
 

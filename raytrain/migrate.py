@@ -16,7 +16,7 @@ from raytrain.errors import ConfigError, Problem
 from raytrain.migrate_behavior import NestedBehavior, without_inherited
 from raytrain.migrate_flat import FlatBehavior
 from raytrain.migrate_lessons import from_curriculum, from_parameters, from_sampler, is_curriculum, is_sampler
-from raytrain.migrate_notes import Note, Notes, paths_of, whole
+from raytrain.migrate_notes import Note, Notes, paths_of, shown, whole
 from raytrain.migrate_text import summary_lines
 from raytrain.settings import RunConfig, RunId
 from raytrain.yaml_source import Document, KeyPath, unshared
@@ -216,9 +216,9 @@ class _FileMigration:
         kept = {}
         for key, value in section.items():
             if key in reasons:
-                self._notes.add("left out", (name, str(key)), f"{key}: {reasons[key]}")
+                self._notes.add("left out", (name, str(key)), f"{shown(str(key), value)}: {reasons[key]}")
             elif key == "run_id" and (value in (None, "ppo") or not _is_run_id(value)):
-                self._notes.add("left out", (name, key), "run_id: without one each run gets a new one, so that none is refused because a former one has its name")
+                self._notes.add("left out", (name, key), f"run_id: {value}: without one each run gets a new one, so that none is refused because a former one has its name")
             elif value is None:
                 self._notes.add("left out", (name, str(key)), f"{key}: null is the default")
             else:

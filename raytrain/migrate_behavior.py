@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from raytrain.migrate_keys import LEFT_OUT, LEFT_OUT_NETWORK, SIGNAL_NETWORK, WHOLE
-from raytrain.migrate_notes import Notes, whole
+from raytrain.migrate_notes import Notes, shown, whole
 from raytrain.yaml_source import KeyPath, unshared
 from trainers.signal_settings import SignalNetwork
 
@@ -73,7 +73,7 @@ class NestedBehavior:
         for key in above:
             section = section[key]
         for key in [key for key in section if key in reasons]:
-            self._note("left out", (*above, key), f"{_shown(key, section.pop(key))}: {reasons[key]}")
+            self._note("left out", (*above, key), f"{shown(key, section.pop(key))}: {reasons[key]}")
 
     def _without_nulls(self, above: KeyPath, keys: tuple[str, ...]) -> None:
         section = self._data
@@ -134,7 +134,7 @@ class NestedBehavior:
         network = signal.get("network_settings")
         if isinstance(network, dict):
             for key in [key for key in network if key not in SIGNAL_NETWORK]:
-                self._note("left out", (*path, "network_settings", key), f"{_shown(key, network.pop(key))}: the networks of signals have no such key; they take observations in "
+                self._note("left out", (*path, "network_settings", key), f"{shown(key, network.pop(key))}: the networks of signals have no such key; they take observations in "
                            "as network_settings of the behavior say")
             if "hidden_units" in network:
                 return
@@ -166,8 +166,8 @@ class NestedBehavior:
         if trainer == "sac" and isinstance(values, dict):
             models = [name for name in (self._data.get("reward_signals") or self._inherited.get("reward_signals") or {}) if name != "extrinsic"]
             if "reward_signal_steps_per_update" in values and not models:
-                shown = _shown("reward_signal_steps_per_update", values.pop("reward_signal_steps_per_update"))
-                self._note("left out", ("hyperparameters", "reward_signal_steps_per_update"), f"{shown}: the extrinsic signal has no network to update")
+                text = shown("reward_signal_steps_per_update", values.pop("reward_signal_steps_per_update"))
+                self._note("left out", ("hyperparameters", "reward_signal_steps_per_update"), f"{text}: the extrinsic signal has no network to update")
         is_base = not self._inherited or self._inherited.get("trainer_type", "ppo") != (trainer or "ppo")
         if (trainer in ("ppo", None)) and is_base and (values is None or isinstance(values, dict)):
             self._data.setdefault("hyperparameters", {})["entropy_reduction"] = "mean"
@@ -197,12 +197,13 @@ def without_inherited(own: Mapping[str, Any], base: Mapping[str, Any]) -> dict[s
                 left[key] = below
         elif key not in base or value != base[key]:
             left[key] = value
-    return left | {key: None for key in base if key not in own and key in _NULLABLE}
+    for key in [key for key in base if key not in own]:
+        if key in _NULLABLE:
+            left[key] = None
+        elif isinstance(base[key], dict) and (below := without_inherited({}, base[key])):
+            left[key] = below
+    return left
 
 
-_NULLABLE = frozenset({"memory", "curiosity", "rnd", "gail", "behavioral_cloning", "self_play", "team_change"})
-
-
-def _shown(key: str, value: Any) -> str:
-    """A key with its value, if that is short."""
-    return f"{key}: {'null' if value is None else str(value).lower() if isinstance(value, bool) else value}" if not isinstance(value, dict | list) else key
+_NULLABLE = frozenset({"memory", "curiosity", "rnd", "gail", "behavioral_cloning", "self_play", "team_change", "beta_schedule", "epsilon_schedule",
+                       "reward_signal_steps_per_update"})

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from raytrain.migrate_keys import FLAT_BEHAVIOR, HYPERPARAMETERS, LEFT_OUT_FLAT, MEMORY, NETWORK, OLD_TRAINERS
-from raytrain.migrate_notes import Notes
+from raytrain.migrate_notes import Notes, shown
 from raytrain.suggest import nearest
 from raytrain.yaml_source import KeyPath, unshared
 
@@ -96,7 +96,7 @@ class FlatBehavior:
         other = next((name for name, keys in HYPERPARAMETERS.items() if key in (*keys, *(_RATES if name == "sac" else ()))), None)
         why = why or LEFT_OUT_FLAT.get(key, "") or (f"{trainer} has no {key}, it is a key of {other}" if other else "")
         why = why or "no key of ML-Agents, which passed over it in silence" + (f"; did you mean {near}?" if near else "")
-        self._note("left out", (key,), why, key)
+        self._note("left out", (key,), f"{shown(key, self._section[key])}: {why}", key)
 
     def _memory(self) -> None:
         """``use_recurrent`` with its sizes is the section ``memory``."""
@@ -105,12 +105,12 @@ class FlatBehavior:
             path = ("network_settings", "memory")
             self._set(path, {})
             self._notes.origins[(*self._at, *path)] = (self._notes.document, self._origins["use_recurrent"])
-            self._note("changed", path, "use_recurrent: true is a section here", "use_recurrent")
+            self._note("changed", path, "was use_recurrent: true; it is a section here", "use_recurrent")
             for key in MEMORY:
                 self._put((*path, key), key)
             return
         if "use_recurrent" in self._section:
-            self._note("left out", ("network_settings", "memory"), "use_recurrent: false is no memory section", "use_recurrent")
+            self._note("left out", ("network_settings", "memory"), "use_recurrent: false: there is no memory without this section", "use_recurrent")
         for key in MEMORY:
             self._leave_out(key, None, "not used without use_recurrent: true")
 
@@ -170,10 +170,10 @@ class FlatBehavior:
                 raise self._notes.refuse((*self._at, *path), value, f"expected a number > 0 for {name}, received {value!r}")
         agents = self._agents or 1
         self._set(path, agents * interval / updates)
-        known = f"{agents} agents" if self._agents else "1 agent: with more, multiply it by the number of agents in all environments together, or migrate with --agents"
+        counted = f"{agents} agents" if self._agents else "1 agent; with more, multiply it by the agents of all environments together (raytrain migrate --agents N)"
         self._note("changed", path, (
-            f"agent steps per update = agents × train_interval / {updates_key} = {agents} × {interval:g} / {updates:g}. A block of {updates:g} updates came "
-            f"each {interval:g} steps of the environments, in which each agent makes {interval:g}; counted for {known}"), source)
+            f"agents × train_interval / {updates_key} = {agents} × {interval:g} / {updates:g}: {updates_key} updates came each train_interval steps of the environments, "
+            f"in each of which every agent makes one. Counted for {counted}"), source)
 
     def _schedules(self) -> None:
         """β and ε fell linearly whatever the learning rate did."""

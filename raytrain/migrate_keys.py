@@ -34,7 +34,7 @@ IN_SECTIONS = frozenset({*PPO, *SAC, *NETWORK, *MEMORY, "trainer", "use_recurren
 """Keys that stand directly in a behavior in the flat form only."""
 
 OLD_TRAINERS = {
-    "offline_bc": "its own trainer of old: write a file with trainer_type: bc and demo_path (docs/imitation.md)",
+    "offline_bc": "a trainer of before 0.13: write a file with trainer_type: bc and demo_path (docs/imitation.md)",
     "online_bc": "removed from ML-Agents in 0.13: record demonstrations and write trainer_type: bc (docs/imitation.md)",
     "imitation": "removed from ML-Agents in 0.5: record demonstrations and write trainer_type: bc (docs/imitation.md)",
 }

@@ -55,8 +55,9 @@ def from_curriculum(data: dict[str, Any], document: Document, at: KeyPath, notes
                 notes.add("left out", path, f"{name} is in the curriculum of another behavior, too; that one stays")
                 continue
             found[str(name)] = {"curriculum": _lessons(section, str(behavior), thresholds, values)}
-            notes.add("changed", path, (
-                "a list of lessons of its own; those of one behavior were in one lesson together, here they end within an episode of each other. Every "
+            notes.add("changed", path, f"was a list of values in the curriculum of {behavior}")
+            notes.once(path, (
+                "all parameters of a behavior were in one lesson together; here each has lessons of its own, which end within an episode of each other. Every "
                 "environment was reset when a lesson ended: for that add require_reset: true to completion_criteria"))
         del notes.origins[place]
     return found

@@ -106,3 +106,10 @@ def paths_of(data: Any, above: KeyPath = ()) -> Iterator[KeyPath]:
 def whole(value: Any) -> Any:
     """``5.0e5`` as the integer that it is; anything else unchanged."""
     return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
+def shown(key: str, value: Any) -> str:
+    """A key with its value as YAML has it; of a section or a list the key alone."""
+    if isinstance(value, dict | list):
+        return key
+    return f"{key}: {'null' if value is None else str(value).lower() if isinstance(value, bool) else value}"

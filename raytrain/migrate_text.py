@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, get_args
 
 import yaml
 
-from raytrain.migrate_notes import Note, paths_of
+from raytrain.migrate_notes import Kind, Note, paths_of
 
 _AT_THE_END = 60
 _WIDTH = 116
@@ -69,7 +69,7 @@ def _item(item: Any, path: tuple[str, ...], comments: dict[str, list[str]], pad:
 
 
 def _comment(text: str, pad: str) -> list[str]:
-    return [f"{pad}# {line}" for line in textwrap.wrap(text, max(40, _WIDTH - len(pad)), break_on_hyphens=False, break_long_words=False)]
+    return [f"{pad}# {line}" for line in textwrap.wrap(text, max(40, _WIDTH - 2 - len(pad)), break_on_hyphens=False, break_long_words=False)]
 
 
 def _scalar(value: Any) -> str:
@@ -79,9 +79,7 @@ def _scalar(value: Any) -> str:
 
 def summary_lines(era: str, notes: Sequence[Note]) -> list[str]:
     """What was read, in a few lines: keys that only moved are counted, equal notes stand in one line."""
-    moved = sum(note.kind == "moved" for note in notes)
-    counts = ", ".join(f"{n} {words}" for words, n in (("moved or renamed", moved), ("other notes", len(notes) - moved)) if n)
-    lines, texts = [f"read as a file of ML-Agents ({era}): {counts or 'nothing to change'}"], {}
+    lines, texts = [f"read as a file of ML-Agents ({era}): {counts(notes)}"], {}
     for note in notes:
         if note.kind != "moved":
             texts.setdefault((note.kind, note.text), []).append(note)
@@ -90,3 +88,9 @@ def summary_lines(era: str, notes: Sequence[Note]) -> list[str]:
         place = f"{found[0].place} " if found[0].line else ""
         lines.append(f"  {place}{found[0].path}{more}, {kind}: {text}")
     return lines
+
+
+def counts(notes: Sequence[Note]) -> str:
+    """How many notes there are of which kind: ``"13 moved, 2 left out"``."""
+    numbers = {kind: sum(note.kind == kind for note in notes) for kind in get_args(Kind)}
+    return ", ".join(f"{number} {'of another meaning' if kind == 'meaning' else kind}" for kind, number in numbers.items() if number) or "nothing changes"

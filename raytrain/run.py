@@ -119,6 +119,8 @@ def execute(config: RunConfig, local: bool, callbacks: Callbacks, console: Conso
     import_dirs = (str(config.source_dir),)
     check_name_early(config)
     found = probe(config, import_dirs)
+    if config.document.messages and (passed_over := [name for name in config.behaviors if name not in found.behaviors]):
+        console.message(f"  not in the environment and passed over, as ML-Agents does: {', '.join(passed_over)}")
     config = with_demo_paths(config.with_behaviors(check_behaviors(config, found.behaviors)))
     if local:  # which is lock-step, and the saved configuration should say so
         config = config.with_behaviors({n: b.model_copy(update={"threaded": False}) for n, b in config.behaviors.items()})

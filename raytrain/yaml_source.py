@@ -108,15 +108,18 @@ def unshared(value: Any) -> Any:
 
 
 def _without_python_tags(node: yaml.Node | None) -> yaml.Node | None:
-    """The mapping that some releases of ML-Agents save as a Python object of their own (``results/*/configuration.yaml``), as plain YAML.
-
-    Nothing is constructed: the object's items are a mapping below ``dictitems``.
+    """The file with sections at the top that some releases of ML-Agents save as Python objects of theirs (``results/*/configuration.yaml``) as plain
+    YAML. Nothing is constructed: the items of such an object are a mapping below ``dictitems``.
     """
     if isinstance(node, yaml.MappingNode):
-        node.value = [(key, _without_python_tags(value)) for key, value in node.value]
-        if node.tag.startswith("tag:yaml.org,2002:python/object/apply:mlagents."):
-            return next((value for key, value in node.value if key.value == "dictitems"), node)
+        node.value = [(key, _items_of_object(value)) for key, value in node.value]
     return node
+
+
+def _items_of_object(node: yaml.Node) -> yaml.Node:
+    if not isinstance(node, yaml.MappingNode) or not node.tag.startswith("tag:yaml.org,2002:python/object/apply:mlagents."):
+        return node
+    return next((value for key, value in node.value if key.value == "dictitems"), node)
 
 
 def _index(node: yaml.Node, path: KeyPath, document: Document, problems: list[Problem], above: tuple[yaml.Node, ...]) -> None:
