@@ -63,8 +63,7 @@ class NestedBehavior:
 
     def _rename(self, section: dict[str, Any], above: KeyPath, old: str, new: str) -> None:
         if old in section:
-            document, was = self._notes.origin((*self._at, *above, old))
-            self._notes.origins[(*self._at, *above, new)] = (document, was)
+            self._notes.origins[(*self._at, *above, new)] = self._notes.origin((*self._at, *above, old))
             section[new] = section.pop(old)
             self._note("moved", (*above, new), f"was called {old}")
 
@@ -86,15 +85,14 @@ class NestedBehavior:
 
     def _checkpoints(self) -> None:
         """``even_checkpoints`` spread ``keep_checkpoints`` of them over the run."""
-        if self._data.get("even_checkpoints") is not True:
+        if self._data.get("even_checkpoints", self._inherited.get("even_checkpoints")) is not True:
             return
         most, kept = (self._data.get(key, self._inherited.get(key, default)) for key, default in (("max_steps", 500_000), ("keep_checkpoints", 5)))
         if all(isinstance(number, int | float) and number >= 1 for number in (most, kept)):
-            document, was = self._notes.origin((*self._at, "even_checkpoints"))
-            self._notes.origins[(*self._at, "checkpoint_interval")] = (document, was)
+            self._notes.origins[(*self._at, "checkpoint_interval")] = self._notes.origin((*self._at, "even_checkpoints"))
             self._data["checkpoint_interval"] = max(1, int(most / kept))
             self._note("changed", ("checkpoint_interval",), "max_steps / keep_checkpoints, which even_checkpoints: true meant")
-            del self._data["even_checkpoints"]
+            self._data.pop("even_checkpoints", None)
 
     def _whole_numbers(self, section: dict[str, Any]) -> None:
         for key, value in section.items():
@@ -138,15 +136,18 @@ class NestedBehavior:
                            "as network_settings of the behavior say")
             if "hidden_units" in network:
                 return
-        place = signal.setdefault("network_settings", {}) if network is None else network
-        if not isinstance(place, dict):
+        if network is not None and not isinstance(network, dict):
             return
+        place = {} if network is None else network
         if size is not None:
             self._notes.origins[(*self._at, *path, "network_settings", "hidden_units")] = self._notes.origin((*self._at, *path, "encoding_size"))
-            place["hidden_units"] = whole(size)
+            signal["network_settings"] = {**place, "hidden_units": whole(size)}
             self._note("moved", (*path, "network_settings", "hidden_units"), "was called encoding_size")
             return
-        place["hidden_units"] = _MODEL_SIGNALS[name] if self._is_flat else _NESTED_WIDTH
+        below = (self._inherited.get("reward_signals") or {}).get(name) or {}
+        if "encoding_size" in below or "hidden_units" in (below.get("network_settings") or {}):
+            return
+        signal["network_settings"] = {**place, "hidden_units": _MODEL_SIGNALS[name] if self._is_flat else _NESTED_WIDTH}
         ours = SignalNetwork.model_fields["hidden_units"].default
         self._note("added", (*path, "network_settings", "hidden_units"), f"the default of ML-Agents; here it is {ours}")
 

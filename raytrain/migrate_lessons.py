@@ -132,8 +132,8 @@ def _sampler(section: Any, path: KeyPath, notes: Notes) -> Any:
     if not isinstance(section, dict):
         return section
     if "sampler-type" in section:
-        kind = section.pop("sampler-type") if (section := dict(section)) else None
-        section = {"sampler_type": kind, "sampler_parameters": section}
+        arguments = {key: value for key, value in section.items() if key != "sampler-type"}
+        section = {"sampler_type": section["sampler-type"], "sampler_parameters": arguments}
         notes.add("changed", (*path, "sampler_type"), "was sampler-type, with the arguments beside it")
     kind, arguments = section.get("sampler_type"), section.get("sampler_parameters")
     if kind == "multirange_uniform":

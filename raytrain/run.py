@@ -246,7 +246,9 @@ def _with_run_id(config: RunConfig) -> RunConfig:
     """The configuration with a run id where it left that open."""
     saved = config.checkpoint_settings
     if saved.run_id is None:
-        name = re.sub(r"[^A-Za-z0-9_.-]+", "_", next(iter(config.behaviors), "run")).lstrip(".-") or "run"
+        # A file of ML-Agents may begin with a behavior that the environment does not have.
+        first = Path(config.document.name).stem if config.document.messages else next(iter(config.behaviors), "run")
+        name = re.sub(r"[^A-Za-z0-9_.-]+", "_", first).lstrip(".-") or "run"
         run_id = f"{name[:80]}-{datetime.now():%Y%m%d-%H%M%S}"
         config = config.model_copy(update={"checkpoint_settings": saved.model_copy(update={"run_id": run_id})})
     return config

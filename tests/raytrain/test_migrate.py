@@ -295,11 +295,15 @@ debug: false
 """
 
 
-@pytest.mark.parametrize("head", [
-    "behaviors:\n  Shopper:",
-    "behaviors: !!python/object/apply:mlagents.trainers.settings.DefaultTrainerDict\n  args:\n  - !!python/name:mlagents.trainers.settings.TrainerSettings ''\n"
-    "  dictitems:\n    Shopper:",
-], ids=["plain", "python object"])
+PYTHON_OBJECT = """behaviors: !!python/object/apply:mlagents.trainers.settings.DefaultTrainerDict
+  args:
+  - !!python/name:mlagents.trainers.settings.TrainerSettings ''
+  dictitems:
+    Shopper:"""
+"""How releases 10 to 18 or so save a default dictionary."""
+
+
+@pytest.mark.parametrize("head", ["behaviors:\n  Shopper:", PYTHON_OBJECT], ids=["plain", "python object"])
 def test_the_saved_configuration_of_a_run(write, head):
     _, migration = migrate_file(write(saved_file(head)))
     behavior = migration.document.data["behaviors"]["Shopper"]
@@ -314,6 +318,33 @@ def test_the_saved_configuration_of_a_run(write, head):
     kinds = {note.path: note.kind for note in migration.notes}
     assert kinds["engine_settings"] == kinds["behaviors.Shopper.network_settings.deterministic"] == "left out"
     assert kinds["behaviors.Shopper.threaded"] == "meaning"
+
+
+def test_what_default_settings_say_is_merged_as_it_was(write):
+    text = """
+default_settings:
+  trainer_type: ppo
+  even_checkpoints: true
+  max_steps: 1000
+  reward_signals:
+    extrinsic: {strength: 1.0, gamma: 0.9}
+    rnd: {strength: 0.1, encoding_size: 32}
+behaviors:
+  A: {max_steps: 5000, reward_signals: {rnd: {strength: 0.2}}}
+  B: {reward_signals: {curiosity: {strength: 0.3}}}
+"""
+    config = load_config(write(text), {"env": "x"})
+    a, b = config.behaviors["A"], config.behaviors["B"]
+    assert (a.checkpoint_interval, b.checkpoint_interval) == (1000, 200)
+    assert (a.reward_signals.rnd.network_settings.hidden_units, a.reward_signals.rnd.strength, a.reward_signals.extrinsic.strength) == (32, 0.2, 1.0)
+    assert b.reward_signals.curiosity.network_settings.hidden_units == 128 and b.reward_signals.rnd.strength == 0.1
+    assert a.hyperparameters.entropy_reduction == b.hyperparameters.entropy_reduction == "mean"
+
+
+def test_reward_signals_that_are_no_sections_are_refused_at_their_line(write):
+    with pytest.raises(ConfigError, match="one section for each signal") as caught:
+        load_config(write(f"{FLAT_TEXT}  reward_signals: [extrinsic, gail]\n"))
+    assert caught.value.problems[0].place == "old.yaml:5"
 
 
 def test_other_python_objects_are_still_refused(write):
