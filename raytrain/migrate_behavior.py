@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from raytrain.migrate_keys import LEFT_OUT, LEFT_OUT_NETWORK, SIGNAL_NETWORK, WHOLE
-from raytrain.migrate_notes import Notes, shown, whole
+from raytrain.migrate_notes import Notes, section_of, shown, whole
 from raytrain.yaml_source import KeyPath, unshared
 from trainers.signal_settings import SignalNetwork
 
@@ -111,7 +111,7 @@ class NestedBehavior:
                 self._note("changed", ("network_settings", "memory", key), f"was {value}; expected {'an even number' if step == 2 else 'at least 2'} here")
 
     def _signals(self, signals: dict[str, Any]) -> None:
-        if "extrinsic" not in signals and "extrinsic" not in (self._inherited.get("reward_signals") or {}):
+        if "extrinsic" not in signals and "extrinsic" not in section_of(self._inherited.get("reward_signals")):
             signals["extrinsic"] = {"strength": 0.0}
             self._note("added", ("reward_signals", "extrinsic"), "without this section the reward of the environment was not learnt from; here it always is")
         for name, signal in signals.items():
@@ -144,8 +144,8 @@ class NestedBehavior:
             signal["network_settings"] = {**place, "hidden_units": whole(size)}
             self._note("moved", (*path, "network_settings", "hidden_units"), "was called encoding_size")
             return
-        below = (self._inherited.get("reward_signals") or {}).get(name) or {}
-        if "encoding_size" in below or "hidden_units" in (below.get("network_settings") or {}):
+        below = section_of(section_of(self._inherited.get("reward_signals")).get(name))
+        if "encoding_size" in below or "hidden_units" in section_of(below.get("network_settings")):
             return
         signal["network_settings"] = {**place, "hidden_units": _MODEL_SIGNALS[name] if self._is_flat else _NESTED_WIDTH}
         ours = SignalNetwork.model_fields["hidden_units"].default
@@ -153,7 +153,7 @@ class NestedBehavior:
 
     def _self_play(self, section: dict[str, Any]) -> None:
         self._rename(section, ("self_play",), "play_against_current_self_ratio", "play_against_latest_model_ratio")
-        inherited = self._inherited.get("self_play") or {}
+        inherited = section_of(self._inherited.get("self_play"))
         if not self._is_flat and "swap_steps" not in section and "swap_steps" not in inherited:
             section["swap_steps"] = 2000
             self._note("added", ("self_play", "swap_steps"), "the default of ML-Agents; here it is 20,000")
@@ -165,13 +165,14 @@ class NestedBehavior:
     def _of_trainer(self, trainer: Any) -> None:
         values = self._data.get("hyperparameters")
         if trainer == "sac" and isinstance(values, dict):
-            models = [name for name in (self._data.get("reward_signals") or self._inherited.get("reward_signals") or {}) if name != "extrinsic"]
+            signals = section_of(self._inherited.get("reward_signals")) | section_of(self._data.get("reward_signals"))
+            models = [name for name in signals if name != "extrinsic"]
             if "reward_signal_steps_per_update" in values and not models:
                 text = shown("reward_signal_steps_per_update", values.pop("reward_signal_steps_per_update"))
                 self._note("left out", ("hyperparameters", "reward_signal_steps_per_update"), f"{text}: the extrinsic signal has no network to update")
         is_base = not self._inherited or self._inherited.get("trainer_type", "ppo") != (trainer or "ppo")
-        if (trainer in ("ppo", None)) and is_base and (values is None or isinstance(values, dict)):
-            self._data.setdefault("hyperparameters", {})["entropy_reduction"] = "mean"
+        if (trainer in ("ppo", None)) and is_base and isinstance(self._data.setdefault("hyperparameters", {}), dict):
+            self._data["hyperparameters"]["entropy_reduction"] = "mean"
             self._note("added", ("hyperparameters", "entropy_reduction"), "so that beta means the same: ML-Agents takes the mean over action dimensions, raytrain their sum")
 
     def _meanings(self) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from raytrain.migrate_keys import FLAT_BEHAVIOR, HYPERPARAMETERS, LEFT_OUT_FLAT, MEMORY, NETWORK, OLD_TRAINERS
-from raytrain.migrate_notes import Notes, shown
+from raytrain.migrate_notes import Notes, section_of, shown
 from raytrain.suggest import nearest
 from raytrain.yaml_source import KeyPath, unshared
 
@@ -116,8 +116,8 @@ class FlatBehavior:
 
     def _signals(self) -> None:
         """``gamma`` and ``use_curiosity`` of before 0.9 are reward signals; so are numbers beside the signals, which belong to SAC."""
-        signals = self._section.get("reward_signals")
-        if signals is not None:
+        if "reward_signals" in self._section:
+            signals = self._section["reward_signals"]
             if not isinstance(signals, dict):
                 raise self._notes.refuse((*self._at, "reward_signals"), signals, (
                     "expected a section with one section for each signal, such as reward_signals: {extrinsic: {strength: 1.0, gamma: 0.99}}, "
@@ -143,8 +143,7 @@ class FlatBehavior:
 
     def _rates(self) -> None:
         """Updates in blocks, one block each few steps of the environments, as agent steps per update."""
-        signals = self._nested.get("reward_signals")
-        signals = signals if isinstance(signals, dict) else {}
+        signals = section_of(self._nested.get("reward_signals"))
         moved = "reward_signal_steps_per_update"
         if moved in signals:
             self._set(("hyperparameters", moved), signals.pop(moved))

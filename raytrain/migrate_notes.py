@@ -113,3 +113,8 @@ def shown(key: str, value: Any) -> str:
     if isinstance(value, dict | list):
         return key
     return f"{key}: {'null' if value is None else str(value).lower() if isinstance(value, bool) else value}"
+
+
+def section_of(value: Any) -> dict[str, Any]:
+    """`value` if it is a section, an empty one for anything else, which the check of the new configuration refuses."""
+    return value if isinstance(value, dict) else {}

@@ -13,11 +13,11 @@ import pytest
 from raytrain.cli import main
 from raytrain.config import check_behaviors, load_config
 from raytrain.errors import ConfigError
-from raytrain.migrate import FLAT, FLAT_IN_BEHAVIORS, NESTED, era_of
+from raytrain.migrate import FLAT, FLAT_IN_BEHAVIORS, NESTED, era_of, migrate
 from raytrain.migrate_file import PLACEHOLDER, migrate_file
-from raytrain.migrate_notes import Note
+from raytrain.migrate_notes import Note, paths_of
 from raytrain.migrate_text import commented_yaml
-from raytrain.yaml_source import parse_yaml
+from raytrain.yaml_source import Document, parse_yaml, unshared
 
 REAL = Path(__file__).parent / "mlagents"
 REPOSITORY = Path(__file__).parents[2]
@@ -345,6 +345,54 @@ def test_reward_signals_that_are_no_sections_are_refused_at_their_line(write):
     with pytest.raises(ConfigError, match="one section for each signal") as caught:
         load_config(write(f"{FLAT_TEXT}  reward_signals: [extrinsic, gail]\n"))
     assert caught.value.problems[0].place == "old.yaml:5"
+
+
+EVERYTHING = """
+default_settings:
+  trainer_type: sac
+  even_checkpoints: true
+  hyperparameters: {steps_per_update: 2, reward_signal_steps_per_update: 3}
+  network_settings: {normalize: true, memory: {sequence_length: 1, memory_size: 3}, deterministic: true}
+  reward_signals: {gail: {encoding_size: 3, demo_path: x, network_settings: {memory: null}}}
+  self_play: {team_change: 5, play_against_current_self_ratio: 0.5}
+  behavioral_cloning: {num_epoch: null}
+behaviors:
+  A: {trainer_type: ppo, hyperparameters: {beta: 1}, reward_signals: {curiosity: {}}, self_play: {}}
+  B: {trainer: ppo, batch_size: 5, use_recurrent: true, sequence_length: 3, reward_signals: {extrinsic: {gamma: 1}}}
+environment_parameters:
+  a: {curriculum: [{L: {value: {sampler-type: uniform, min_value: 1}, completion_criteria: {measure: Elo}}}]}
+  b: {sampler_type: gaussian, sampler_parameters: {seed: 1}}
+curriculum: {A: {measure: reward, thresholds: [1], parameters: {c: [1, 2]}}}
+parameter_randomization: {resampling-interval: 3, d: {sampler-type: uniform}}
+env_settings: {seed: 1, num_areas: 2}
+checkpoint_settings: {run_id: x y, force: true}
+"""
+
+
+@pytest.mark.parametrize("text", [EVERYTHING, f"{FLAT_TEXT}  num_update: 2\n  gamma: 0.9\n  use_curiosity: true\nA: {{trainer: ppo, use_recurrent: true, memory_size: 3}}\nB: A\n"])
+def test_a_value_of_another_kind_is_refused_or_kept_but_never_breaks_it(text):
+    """Every value in turn becomes something that nobody expects there; what is kept, the check of the configuration sees."""
+    whole = parse_yaml(text)[0]
+    tried = 0
+    for path in list(paths_of(whole.data)):
+        for odd in (None, "x", [1]):
+            data = unshared(whole.data)
+            above = data
+            for key in path[:-1]:
+                above = above[int(key) if isinstance(above, list) else key]
+            above[int(path[-1]) if isinstance(above, list) else path[-1]] = odd
+            if not era_of(data):
+                continue
+            tried += 1
+            try:
+                migration = migrate(Document("old.yaml", data, whole.lines))
+            except ConfigError as error:
+                assert error.problems[0].message.startswith("expected ")
+            else:
+                assert migration.notes
+                if odd is None:
+                    assert commented_yaml(migration.document.data, migration.notes)
+    assert tried > 30
 
 
 def test_other_python_objects_are_still_refused(write):
