@@ -14,6 +14,7 @@ from pydantic import ValidationError
 from raytrain.config_problems import clashing, contains, describe, did_you_mean, location, origin, translate, unknown_trainer_type
 from raytrain.config_text import json_schema, summary_rows, to_yaml
 from raytrain.errors import ConfigError, Problem
+from raytrain.migrate import era_of, migrate
 from raytrain.settings import CheckpointSettings, DistributedSettings, EnvSettings, RunConfig, StopSettings
 from raytrain.suggest import annotation_at, known_trainer_type, nearest, trainer_type_at
 from raytrain.yaml_source import Document, KeyPath, parse_value, parse_yaml, unshared
@@ -40,20 +41,37 @@ def load_config(source: str | Path | Mapping[str, Any], overrides: Mapping[str, 
     """Read, merge and check a configuration.
 
     Args:
-        source: a YAML file, or the same structure as a dict.
+        source: a YAML file, or the same structure as a dict. A file of ML-Agents is migrated first (`raytrain.migrate`); what that did is in
+            ``config.document.messages``.
         overrides: dotted path → value, only what was explicitly asked for; they win over the file, and a mapping replaces a whole
             section. Text is read as YAML unless the key wants text.
 
     Raises:
         ConfigError: with every problem found, in the order of the file.
     """
-    document, problems = _read(source)
+    document, problems = read_document(source)
+    if not isinstance(source, Mapping) and era_of(document.data):
+        document = migrate(document).document
     problems += _apply_overrides(document, overrides or {})
+    return checked(document, problems, Path.cwd() if isinstance(source, Mapping) else Path(source).resolve().parent)
+
+
+def checked(document: Document, problems: list[Problem], source_dir: Path) -> RunConfig:
+    """The configuration in `document`.
+
+    Args:
+        document: what was read, with whatever stands above it.
+        problems: those found so far.
+        source_dir: folder that modules and demonstrations are looked for in.
+
+    Raises:
+        ConfigError: `problems`, and every other one.
+    """
     config, refused = _validate(document)
-    problems += refused
+    problems = problems + refused
     if config is None or problems:
         raise ConfigError(sorted(problems, key=lambda problem: problem.line or 0), document.name)
-    config._source_dir = Path.cwd() if isinstance(source, Mapping) else Path(source).resolve().parent
+    config._source_dir = source_dir
     config._document = document
     return config
 
@@ -61,7 +79,8 @@ def load_config(source: str | Path | Mapping[str, Any], overrides: Mapping[str, 
 def check_behaviors(config: RunConfig, names_in_env: Iterable[str]) -> dict[str, AnyBehaviorSettings]:
     """The settings of each behavior that the environment has.
 
-    A behavior that the file does not name takes ``default_settings``, if the file has them.
+    A behavior that the file does not name takes ``default_settings``, if the file has them. A file of ML-Agents may name behaviors that the
+    environment does not have: it was written for many.
 
     Raises:
         ConfigError: the file names a behavior that the environment does not have, or the other way round.
@@ -69,8 +88,9 @@ def check_behaviors(config: RunConfig, names_in_env: Iterable[str]) -> dict[str,
     names = list(names_in_env)
     in_env, in_file = ", ".join(names), ", ".join(config.behaviors) or "none"
     problems = []
+    is_for_many = bool(config.document.messages) and (config.default_settings is not None or not set(names).isdisjoint(config.behaviors))
     for name in config.behaviors:
-        if name not in names:
+        if name not in names and not is_for_many:
             near = nearest(name, names)
             message = f"expected a behavior of {config.env}, received {name}; behaviors in the environment: {in_env}; in the file: {in_file}"
             problems.append(config.document.problem(("behaviors", name), name, message + did_you_mean(near), near))
@@ -106,7 +126,7 @@ def _unknown_in_criteria(config: RunConfig, names: list[str]) -> list[Problem]:
     return problems
 
 
-def _read(source: str | Path | Mapping[str, Any]) -> tuple[Document, list[Problem]]:
+def read_document(source: str | Path | Mapping[str, Any]) -> tuple[Document, list[Problem]]:
     """The document of a file or dict, and what is wrong with its text."""
     if isinstance(source, Mapping):
         return Document("the configuration", unshared(source)), []

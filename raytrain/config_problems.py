@@ -96,7 +96,8 @@ def translate(found: Mapping[str, Any], path: KeyPath, document: Document) -> Pr
         received = "" if isinstance(value, dict | list) else f" (received {describe(value)})"
         return document.problem(keys, value, f"unknown key{received}; {advice}", suggestion)
     if kind == "missing":
-        return document.problem(keys, None, "required key is missing" + _MISSING.get(".".join(keys), ""))
+        unnamed = "; files of ML-Agents do not name it: add --set env=…" if document.messages and keys == ("env",) else ""
+        return document.problem(keys, None, "required key is missing" + _MISSING.get(".".join(keys), "") + unnamed)
     if kind == "invalid_key" or found["loc"][-1:] == ("[key]",):
         message = f"expected text as a key, received {describe(value)}; put the key in quotes"
         return document.problem(keys, value, message)

@@ -78,7 +78,6 @@ COUNTERPARTS = {
 """Key of the other algorithm → the key that has its place under this ``trainer_type``."""
 
 _UNITY = "it configures Unity's engine; arguments of an environment go into env_kwargs"
-_RESTARTS = "limits of environment restarts are not available here yet; remove it"
 
 NOT_AVAILABLE = {
     "framework": "networks run on TensorFlow here; remove it",
@@ -92,10 +91,7 @@ NOT_AVAILABLE = {
     "even_checkpoints": "set checkpoint_interval to max_steps / keep_checkpoints",
     "inference": "load the policy of a run instead (raytrain.load_policy)",
     "train_model": "a run always trains; remove it",
-    "max_lifetime_restarts": _RESTARTS,
-    "restarts_rate_limit_n": _RESTARTS,
-    "restarts_rate_limit_period_s": _RESTARTS,
-    "poca": "poca is not available here yet",
+    "poca": "poca is not available here yet; with ppo each agent learns from its own reward and its group's added up",
 }
 """Keys and values of ML-Agents without a counterpart here → what to do instead."""
 

@@ -109,8 +109,8 @@ def execute(config: RunConfig, local: bool, callbacks: Callbacks, console: Conso
     config = _with_run_id(config)
     config, moved = _with_kept_results(config)
     saved = config.checkpoint_settings
-    if moved:
-        console.message(moved)
+    for text in [*config.document.messages, *([moved] if moved else [])]:
+        console.message(text)
     RunFolder.check(saved.results_dir, config.checkpoint_settings.run_id, saved.resume, saved.force)
     if config.is_offline:
         from raytrain.offline import execute_offline
@@ -119,6 +119,8 @@ def execute(config: RunConfig, local: bool, callbacks: Callbacks, console: Conso
     import_dirs = (str(config.source_dir),)
     check_name_early(config)
     found = probe(config, import_dirs)
+    if config.document.messages and (passed_over := [name for name in config.behaviors if name not in found.behaviors]):
+        console.message(f"  not in the environment and passed over, as ML-Agents does: {', '.join(passed_over)}")
     config = with_demo_paths(config.with_behaviors(check_behaviors(config, found.behaviors)))
     if local:  # which is lock-step, and the saved configuration should say so
         config = config.with_behaviors({n: b.model_copy(update={"threaded": False}) for n, b in config.behaviors.items()})
@@ -245,7 +247,9 @@ def _with_run_id(config: RunConfig) -> RunConfig:
     """The configuration with a run id where it left that open."""
     saved = config.checkpoint_settings
     if saved.run_id is None:
-        name = re.sub(r"[^A-Za-z0-9_.-]+", "_", next(iter(config.behaviors), "run")).lstrip(".-") or "run"
+        # A file of ML-Agents may begin with a behavior that the environment does not have.
+        first = Path(config.document.name).stem if config.document.messages else next(iter(config.behaviors), "run")
+        name = re.sub(r"[^A-Za-z0-9_.-]+", "_", first).lstrip(".-") or "run"
         run_id = f"{name[:80]}-{datetime.now():%Y%m%d-%H%M%S}"
         config = config.model_copy(update={"checkpoint_settings": saved.model_copy(update={"run_id": run_id})})
     return config

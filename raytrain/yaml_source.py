@@ -43,12 +43,14 @@ class Document:
         data: plain values.
         lines: line of each key, counted from 1; empty for a dict.
         overridden: paths that the command line set.
+        messages: what was done to the file while it was read; there are some for a file of ML-Agents only.
     """
 
     name: str
     data: Any
     lines: dict[KeyPath, int] = field(default_factory=dict)
     overridden: set[KeyPath] = field(default_factory=set)
+    messages: list[str] = field(default_factory=list)
 
     def problem(self, path: KeyPath, value: Any, message: str, suggestion: str = "") -> Problem:
         """A problem at `path`, placed at the nearest key above it that has a place."""
@@ -75,7 +77,7 @@ def parse_yaml(text: str, name: str = "the configuration") -> tuple[Document, li
     """
     document, problems = Document(name, None), []
     try:
-        node = yaml.compose(text, _Loader)
+        node = _without_python_tags(yaml.compose(text, _Loader))
         if node is not None:
             _index(node, (), document, problems, ())
             document.data = unshared(_Loader("").construct_document(node))
@@ -103,6 +105,21 @@ def unshared(value: Any) -> Any:
     if isinstance(value, Mapping):
         return {key: unshared(item) for key, item in value.items()}
     return [unshared(item) for item in value] if isinstance(value, list) else value
+
+
+def _without_python_tags(node: yaml.Node | None) -> yaml.Node | None:
+    """The file with sections at the top that some releases of ML-Agents save as Python objects of theirs (``results/*/configuration.yaml``) as plain
+    YAML. Nothing is constructed: the items of such an object are a mapping below ``dictitems``.
+    """
+    if isinstance(node, yaml.MappingNode):
+        node.value = [(key, _items_of_object(value)) for key, value in node.value]
+    return node
+
+
+def _items_of_object(node: yaml.Node) -> yaml.Node:
+    if not isinstance(node, yaml.MappingNode) or not node.tag.startswith("tag:yaml.org,2002:python/object/apply:mlagents."):
+        return node
+    return next((value for key, value in node.value if key.value == "dictitems"), node)
 
 
 def _index(node: yaml.Node, path: KeyPath, document: Document, problems: list[Problem], above: tuple[yaml.Node, ...]) -> None:
