@@ -489,7 +489,7 @@ class RayBackend:
         index = int(name.rsplit("-", 1)[1])
         if name in self._last_states:
             return {"rng": None, "env": self._last_states[name]["env"]}
-        return self._states[index] if self._states and index < len(self._states) else None
+        return {**self._states[index], "running": None} if self._states and index < len(self._states) else None
 
     def _see_to_late_ones(self, news: News) -> None:
         """The run goes on without env managers that find no place, until they do."""
@@ -637,6 +637,7 @@ class RayBackend:
             self._collect({name: call for name, (call, _) in self._pending.items()}, 1.0, news)  # a poll that is under way carries events, too
             stops = {n: self._actors[n].stop.remote(_MANAGERS_STOP_S) for n in self._managers if n in self._actors}
             self._collect(stops, _MANAGERS_STOP_S, news)
+            self._last_states.update({n: s for n, s in self._ask(stops, "state").items() if s is not None})  # no manager is further ahead now
             self._stop_trainers([name for name in self._trainers if name in self._seen], keep_waiting, news)
             self._ask_referee()  # after the last reports
         finally:
