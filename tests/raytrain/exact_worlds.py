@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from typing import Any, ClassVar
 
 import gymnasium as gym
@@ -20,6 +21,8 @@ class Forgetful(gym.Env):
     observation_space = spaces.Box(-np.inf, np.inf, (3,), np.float32)
     began: ClassVar[list[float]] = []
     """The wind of each episode that began in this process."""
+    signal_in: ClassVar[int] = 0
+    """Steps of all copies until this process gets a SIGINT, within that step; 0: none."""
 
     def __init__(self, discrete: bool = True, length: int = 13) -> None:
         self.action_space = spaces.Discrete(3) if discrete else spaces.Box(-1.0, 1.0, (1,), np.float32)
@@ -35,6 +38,10 @@ class Forgetful(gym.Env):
 
     def step(self, action: Any) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
         push = float(action) - 1.0 if self._discrete else float(action[0])
+        if Forgetful.signal_in:
+            Forgetful.signal_in -= 1
+            if not Forgetful.signal_in:
+                signal.raise_signal(signal.SIGINT)
         self._steps += 1
         self._memory[:] = self._memory[1], push
         self._place += 0.3 * push + 0.1 * self._wind + 0.05 * float(self.np_random.normal()) + 0.05 * self._memory[0]

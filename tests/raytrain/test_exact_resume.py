@@ -11,8 +11,8 @@ import pytest
 from safetensors.numpy import load_file
 
 import raytrain
+from raytrain import controller
 from raytrain.checkpoint import CheckpointStore
-from raytrain.interrupts import Interrupts
 from raytrain.replay_chunks import read_replay
 from tests.raytrain.exact_worlds import Forgetful, config
 
@@ -62,23 +62,113 @@ def differences(a: raytrain.Run, b: raytrain.Run) -> list[str]:
     return [k for k in one if not (np.array_equal(one[k], other[k]) if isinstance(one[k], np.ndarray) else one[k] == other[k])]
 
 
-class Interrupt:
-    """Ctrl-C after a number of calls of something."""
+def resumed(tmp_path: Path, monkeypatch, data: dict, at_step: int) -> raytrain.Run:
+    """The run, ended by a SIGINT within env step `at_step`, between any two turns of the env managers, and then gone on with to its end."""
+    monkeypatch.setattr(controller, "_POLL_S", 0.0)  # so that a round is left in the middle
+    Forgetful.signal_in = at_step
+    with pytest.raises(KeyboardInterrupt, match="saved in"):
+        train(tmp_path, data, "parts")
+    assert Forgetful.signal_in == 0
+    return train(tmp_path, data, "parts", resume=True)
 
-    def __init__(self, monkeypatch, owner, name: str, calls: int) -> None:
-        self.left, self._handlers = calls, []
-        before, original = Interrupts.handled, getattr(owner, name)
 
-        def handled(interrupts):
-            self._handlers.append(interrupts)
-            return before(interrupts)
+@pytest.fixture(scope="module")
+def uninterrupted(tmp_path_factory):
+    """Runs by their configuration, each made once."""
+    runs: dict[str, raytrain.Run] = {}
 
-        def counted(*args, **kwargs):
-            self.left -= 1
-            if self.left == 0:
-                self._handlers[-1].name = "SIGINT"
-                self._handlers[-1]._on_first() if hasattr(self._handlers[-1], "_on_first") else None
-            return original(*args, **kwargs)
+    def run(data: dict) -> raytrain.Run:
+        key = json.dumps(data, sort_keys=True)
+        if key not in runs:
+            runs[key] = train(tmp_path_factory.mktemp("whole"), data, "whole")
+        return runs[key]
 
-        monkeypatch.setattr(Interrupts, "handled", handled)
-        monkeypatch.setattr(owner, name, counted)
+    return run
+
+
+CASES = {
+    "ppo": {},
+    "time limit, frame stack, action repeat": {"env": "limited", "env_settings": {"frame_stack": 3, "action_repeat": 2}},
+    "lstm, normalised": {"network_settings": {"memory": {"memory_size": 8, "sequence_length": 4}, "normalize": True}},
+    "curiosity, reward scaling": {
+        "discrete": False, "hyperparameters": {"reward_scaling": True},
+        "reward_signals": {"extrinsic": {}, "curiosity": {"strength": 0.1, "network_settings": {"hidden_units": 8, "num_layers": 1}}},
+    },
+    "sac": {"trainer": "sac", "discrete": False},
+    "sac with state-dependent noise": {"trainer": "sac", "discrete": False, "hyperparameters": {"use_sde": True}},
+}
+_SLOW = [name for name in CASES if name not in ("ppo", "time limit, frame stack, action repeat")]
+
+
+@pytest.mark.parametrize("case", [pytest.param(name, marks=[pytest.mark.slow] * (name in _SLOW)) for name in CASES])
+def test_a_run_that_is_interrupted_anywhere_equals_one_that_never_was(tmp_path, monkeypatch, uninterrupted, case):
+    """C21, C22, C25, C29: weights, optimizer slots, replay, counters, generators, running episodes and metrics, each to the last bit."""
+    data = config(**CASES[case])
+    whole, parts = uninterrupted(data), resumed(tmp_path, monkeypatch, data, at_step=293)
+    assert differences(whole, parts) == []
+    assert metrics(parts) == metrics(whole) and len(metrics(whole)) >= 4
+
+
+@pytest.mark.parametrize("at_step", [1, 64, 65, 200])
+def test_whatever_the_moment(tmp_path, monkeypatch, uninterrupted, at_step):
+    """Before the first round is full, with its last step, with the first one of the next, within a later one."""
+    data = config()
+    assert differences(uninterrupted(data), resumed(tmp_path, monkeypatch, data, at_step)) == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("trainer", ["ppo", "sac"])
+def test_a_run_that_ends_by_max_steps_goes_on_as_a_longer_one(tmp_path, uninterrupted, trainer):
+    """Where max_steps lies at the end of a round, and nothing in the configuration follows it."""
+    data = config(trainer=trainer)
+    train(tmp_path, config(trainer=trainer, max_steps=256), "parts")
+    assert differences(uninterrupted(data), parts := train(tmp_path, data, "parts", resume=True)) == []
+    assert metrics(parts) == metrics(uninterrupted(data))
+
+
+def test_without_the_two_methods_new_episodes_begin_and_that_is_said(tmp_path, monkeypatch, uninterrupted, capsys):
+    """The control: the same world without them is another run from then on; nothing of it is in the checkpoint."""
+    data = config("Forgetful")
+    parts = resumed(tmp_path, monkeypatch, data, at_step=293)
+    assert any("safetensors" in name for name in differences_of_trainer(uninterrupted(data), parts))
+    out = capsys.readouterr().out
+    assert out.count("environments begin new episodes: the checkpoint has no running episodes") == 1
+    assert not (newest(parts) / "env_managers").exists()
+
+
+def differences_of_trainer(a: raytrain.Run, b: raytrain.Run) -> list[str]:
+    one, other = everything(a), everything(b)
+    return [k for k, v in one.items() if isinstance(v, np.ndarray) and not np.array_equal(v, other.get(k))]
+
+
+@pytest.mark.parametrize(("change", "reason"), [
+    ({"num_envs": 3}, "the checkpoint is of 4 environments in each env manager, and there are 3 now"),
+])
+def test_another_number_of_environments_begins_new_episodes(tmp_path, capsys, change, reason):
+    train(tmp_path, config(max_steps=128), "run")
+    capsys.readouterr()
+    train(tmp_path, config(max_steps=256, env_settings=change), "run", resume=True)
+    assert f"environments begin new episodes: {reason}" in capsys.readouterr().out
+
+
+def test_no_episode_begins_anew_at_a_resume(tmp_path):
+    """Winds are drawn from the generator of each environment: those of the whole run are those of its parts, but for the resets that come
+    before `set_state`, whose episodes nobody sees."""
+    data = config(discrete=False)  # whose environment is not reset to find out about masks
+    Forgetful.began.clear()
+    train(tmp_path, data, "whole")
+    whole = list(Forgetful.began)
+    Forgetful.began.clear()
+    train(tmp_path, config(discrete=False, max_steps=256), "parts")
+    train(tmp_path, data, "parts", resume=True)
+    unseen = [wind for wind in Forgetful.began if wind not in whole]
+    assert len(unseen) == 4 and [wind for wind in Forgetful.began if wind in whole] == whole
+
+
+def test_the_checkpoint_has_the_episodes_beside_its_other_files(tmp_path):
+    run = train(tmp_path, config(max_steps=128), "run")
+    snapshot = CheckpointStore.load(newest(run))
+    kept = snapshot.running["env-manager-0"]["env"]["kept"]
+    assert len(kept) == 4 and set(kept[0]["kept"]["env"]) == {"place", "wind", "steps", "memory"}
+    assert {"env_managers/env-manager-0.json", "env_managers/env-manager-0.safetensors"} <= json.loads(
+        (newest(run) / "manifest.json").read_text())["files"].keys()
