@@ -144,6 +144,8 @@ class TrainerLoop:
             self._publish_for_others()
         if self._may_grant_more():
             self._publish(self.version)
+        if self._stopping and self._lock_step:
+            return False  # the round that has just come is collected once more after a resume
         waiting = self._source.waiting()
         self._stats.add(QUEUE_FILL, waiting)
         if not waiting:
@@ -181,7 +183,9 @@ class TrainerLoop:
 
     def _learn_what_is_owed(self) -> None:
         """Update until nothing is ready: off-policy, an item may owe several calls."""
-        while self._is_ready() and not self._stopping:
+        # In lock-step, on-policy: rows that have been taken in are in no checkpoint before they are learnt from.
+        must_learn = self._lock_step and self._credit.max_policy_lag is not None
+        while self._is_ready() and (must_learn or not self._stopping):
             self._learn()
 
     def _take_in(self, item: Item) -> None:

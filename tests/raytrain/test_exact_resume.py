@@ -62,9 +62,8 @@ def differences(a: raytrain.Run, b: raytrain.Run) -> list[str]:
     return [k for k in one if not (np.array_equal(one[k], other[k]) if isinstance(one[k], np.ndarray) else one[k] == other[k])]
 
 
-def resumed(tmp_path: Path, monkeypatch, data: dict, at_step: int) -> raytrain.Run:
+def resumed(tmp_path: Path, data: dict, at_step: int) -> raytrain.Run:
     """The run, ended by a SIGINT within env step `at_step`, between any two turns of the env managers, and then gone on with to its end."""
-    monkeypatch.setattr(controller, "_POLL_S", 0.0)  # so that a round is left in the middle
     Forgetful.signal_in = at_step
     with pytest.raises(KeyboardInterrupt, match="saved in"):
         train(tmp_path, data, "parts")
@@ -104,16 +103,20 @@ _SLOW = [name for name in CASES if name not in ("ppo", "time limit, frame stack,
 def test_a_run_that_is_interrupted_anywhere_equals_one_that_never_was(tmp_path, monkeypatch, uninterrupted, case):
     """C21, C22, C25, C29: weights, optimizer slots, replay, counters, generators, running episodes and metrics, each to the last bit."""
     data = config(**CASES[case])
-    whole, parts = uninterrupted(data), resumed(tmp_path, monkeypatch, data, at_step=293)
+    monkeypatch.setattr(controller, "_POLL_S", 0.0)  # so that the round is left in the middle
+    whole, parts = uninterrupted(data), resumed(tmp_path, data, at_step=293)
     assert differences(whole, parts) == []
     assert metrics(parts) == metrics(whole) and len(metrics(whole)) >= 4
 
 
 @pytest.mark.parametrize("at_step", [1, 64, 65, 200])
-def test_whatever_the_moment(tmp_path, monkeypatch, uninterrupted, at_step):
-    """Before the first round is full, with its last step, with the first one of the next, within a later one."""
+@pytest.mark.parametrize("poll_s", [0.0, 60.0])
+def test_whatever_the_moment(tmp_path, monkeypatch, uninterrupted, at_step, poll_s):
+    """Before the first round is full, with its last step, with the first one of the next, within a later one; where the round is left
+    in the middle, and where it is brought to its end first."""
     data = config()
-    assert differences(uninterrupted(data), resumed(tmp_path, monkeypatch, data, at_step)) == []
+    monkeypatch.setattr(controller, "_POLL_S", poll_s)
+    assert differences(uninterrupted(data), resumed(tmp_path, data, at_step)) == []
 
 
 @pytest.mark.slow
@@ -126,10 +129,10 @@ def test_a_run_that_ends_by_max_steps_goes_on_as_a_longer_one(tmp_path, uninterr
     assert metrics(parts) == metrics(uninterrupted(data))
 
 
-def test_without_the_two_methods_new_episodes_begin_and_that_is_said(tmp_path, monkeypatch, uninterrupted, capsys):
+def test_without_the_two_methods_new_episodes_begin_and_that_is_said(tmp_path, uninterrupted, capsys):
     """The control: the same world without them is another run from then on; nothing of it is in the checkpoint."""
     data = config("Forgetful")
-    parts = resumed(tmp_path, monkeypatch, data, at_step=293)
+    parts = resumed(tmp_path, data, at_step=293)
     assert any("safetensors" in name for name in differences_of_trainer(uninterrupted(data), parts))
     out = capsys.readouterr().out
     assert out.count("environments begin new episodes: the checkpoint has no running episodes") == 1
@@ -172,3 +175,13 @@ def test_the_checkpoint_has_the_episodes_beside_its_other_files(tmp_path):
     assert len(kept) == 4 and set(kept[0]["kept"]["env"]) == {"place", "wind", "steps", "memory"}
     assert {"env_managers/env-manager-0.json", "env_managers/env-manager-0.safetensors"} <= json.loads(
         (newest(run) / "manifest.json").read_text())["files"].keys()
+
+
+@pytest.mark.parametrize("world", ["KeptCounting", "KeptTurns", "KeptTeams"])
+def test_worlds_of_many_agents(tmp_path, uninterrupted, world):
+    """Agents that die, that act in turn (where some act without leaving a row), that pause and come back."""
+    data = config(max_steps=320)
+    data |= {"env": f"tests.envs.keeping_worlds:{world}", "env_kwargs": {}, "behaviors": {world: data["behaviors"]["Windy"]}}
+    shorter = {**data, "behaviors": {world: {**data["behaviors"][world], "max_steps": 192}}}
+    train(tmp_path, shorter, "parts")
+    assert differences(uninterrupted(data), train(tmp_path, data, "parts", resume=True)) == []
