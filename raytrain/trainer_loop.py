@@ -117,6 +117,7 @@ class TrainerLoop:
         self._saves_with_round = False
         if state is not None:
             self._load_state(state)
+        self._env_steps_done = self._env_steps_before  # with those rounds
 
     # -- the loop ----------------------------------------------------------------------------------------------------
 
@@ -195,6 +196,7 @@ class TrainerLoop:
             self._process(one)
         if ready and self._lock_step:
             self._rounds = self._delivered()
+            self._env_steps_done = self._env_steps_before + self.ledger.env_steps
             if self._saves_with_round:
                 self._saves_with_round = False
                 self._checkpoint_label = max(self._checkpoint_label or 0, self._trainer.agent_steps)
@@ -416,6 +418,8 @@ class TrainerLoop:
                 if item is not None and self.ledger.accept(item[0]):
                     self.ledger.dropped["shutdown"] += item[0].rows
             self.ledger.settle(shipped or {})
+            if self._lock_step:  # rounds that are dropped here are collected once more after a resume
+                self._env_steps_before = self._env_steps_done - self.ledger.env_steps
         finally:
             self._emit_checkpoint(self._trainer.agent_steps)
 
