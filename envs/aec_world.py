@@ -50,6 +50,9 @@ class AecWorld(AgentWorld):
         if self.groups:
             outcome.group_ends += self.groups.close(set(self._members()))
 
+    def _load_own_state(self, state: None) -> None:
+        self._present = None  # read anew
+
     def _going_on(self) -> set[Any]:
         """Ids of the agents that have not ended, whose turn to be taken out may come later."""
         flags = [self._call(name, getattr, self.world, name) for name in ("terminations", "truncations")]

@@ -102,6 +102,18 @@ class Agent:
         """Begin a new episode of the world."""
         self.running, self._owed, self._group_owed, self._last_obs = False, 0.0, 0.0, None
 
+    def state(self) -> dict[str, Any]:
+        """Its account, and what it saw last."""
+        return {"running": self.running, "owed": self._owed, "group_owed": self._group_owed, "last_obs": self._last_obs, "reads": self._reads,
+                "frames": None if self._stacker is None else self._stacker.frames()}
+
+    def load_state(self, state: dict[str, Any]) -> None:
+        """Go on from `state`."""
+        self.running, self._owed, self._group_owed = state["running"], state["owed"], state["group_owed"]
+        self._last_obs, self._reads = state["last_obs"], state["reads"]
+        if self._stacker is not None:
+            self._stacker.load_frames(state["frames"])
+
     def earn(self, reward: Any) -> None:
         """Add to what the agent gets with its next decision or its end."""
         try:

@@ -100,6 +100,14 @@ class GroupAccounts:
         self._return = dict.fromkeys(self._groups, 0.0)
         self._took_part = dict.fromkeys(self._groups, False)
 
+    def state(self) -> dict[str, Any]:
+        """What has been received in the running episode."""
+        return {"return": dict(self._return), "took_part": dict(self._took_part)}
+
+    def load_state(self, state: Mapping[str, Any]) -> None:
+        """Go on from `state`."""
+        self._return, self._took_part = dict(state["return"]), dict(state["took_part"])
+
     def pay(self, infos: Any, present: Container[Any]) -> None:
         """Take in what a step of the world brought.
 

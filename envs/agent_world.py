@@ -5,7 +5,7 @@ What an agent's episode and its rewards are, is said in `envs.agent_episode`.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -19,9 +19,11 @@ from envs.base import EnvFault
 from envs.factories import EnvFactory, behavior_name
 from envs.faults import env_fault
 from envs.frame_stack import FrameStacker
+from envs.packing import copied
 from envs.randomization import EnvParameters
+from envs.running_episodes import EpisodeKeeper, LoadEpisode, SavedEpisode, SaveEpisode, space_generators
 from envs.seeding import EnvSeeds
-from envs.single_env import Reset, WithParameters
+from envs.single_env import Reset, WithParameters, no_way_on
 from envs.specs import EnvAction
 
 MAX_IDLE_STEPS = 10_000
@@ -80,9 +82,10 @@ class AgentWorld:
         self._ids = {agent.name: agent_id for agent_id, agent in self.agents.items()}
         self._parameters = EnvParameters(world, factory.env)
         self._known: list[Any] = []
+        self._keeper = EpisodeKeeper(world, is_world=True)
 
-    def run(self, command: Reset | WithParameters | dict[str, EnvAction]) -> WorldOutcome | EnvFault:
-        """Do one command and go on to the next decision. A failure is returned, not raised.
+    def run(self, command: Reset | WithParameters | SaveEpisode | LoadEpisode | dict[str, EnvAction]) -> WorldOutcome | SavedEpisode | EnvFault:
+        """Do one command and go on to the next decision; or save or load the running episode. A failure is returned, not raised.
 
         Args:
             command: `Reset`, or the environment-space action of every agent of the last outcome's decisions, with or without parameters.
@@ -91,6 +94,8 @@ class AgentWorld:
         try:
             if isinstance(command, WithParameters):
                 self._parameters.values, command = command.parameters, command.command
+            if isinstance(command, (SaveEpisode, LoadEpisode)):
+                return self._keep(command)
             if isinstance(command, Reset):
                 self._begin_episode(command.seeds, outcome)
             else:
@@ -120,6 +125,39 @@ class AgentWorld:
     def close(self) -> None:
         """Close the world."""
         self.world.close()
+
+    def _keep(self, command: SaveEpisode | LoadEpisode) -> SavedEpisode:
+        """See `envs.running_episodes`."""
+        if isinstance(command, SaveEpisode):
+            if not self._keeper.can:
+                return SavedEpisode()
+            generators = [[name, rng.bit_generator.state] for name, rng in self._space_generators()]
+            return SavedEpisode({
+                "kept": self._keeper.state(), "parameters": self._parameters.state(), "clock": [self.clock.episode, self.clock.env_step],
+                "groups": self.groups.state(), "agents": {agent.name: agent.state() for agent in self.agents.values()},
+                "generators": copied(generators), "own": copied(self._own_state()),
+            })
+        if not self._keeper.can:
+            raise no_way_on()
+        state, parameters = command.state, self._parameters
+        parameters.values = state["parameters"]["given"]
+        self._begin_episode(command.seeds, WorldOutcome())
+        parameters.values = state["parameters"]["values"]
+        self._keeper.load(state["kept"])
+        there = dict(self._space_generators())
+        for name, bits in state["generators"]:
+            there[name].bit_generator.state = bits
+        for agent in self.agents.values():
+            agent.load_state(state["agents"][agent.name])
+        self.groups.load_state(state["groups"])
+        self.clock.episode, self.clock.env_step = state["clock"]
+        self._known = []
+        self._load_own_state(state["own"])
+        return SavedEpisode()
+
+    def _space_generators(self) -> Iterator[tuple[str, np.random.Generator]]:
+        for agent in self.agents.values():
+            yield from space_generators(agent.spaces.action_space, agent.name)
 
     def _begin_episode(self, seeds: EnvSeeds | None, outcome: WorldOutcome) -> None:
         outcome.first = True
@@ -163,6 +201,13 @@ class AgentWorld:
         except (KeyError, TypeError):
             raise EnvFault(f"agent {str(agent_id)!r} is not one of possible_agents: {', '.join(self._ids)}. List every agent that may "
                            "appear there") from None
+
+    def _own_state(self) -> Any:
+        """What a kind of world remembers besides, for `envs.packing`."""
+        return None
+
+    def _load_own_state(self, state: Any) -> None:
+        """Go on from `_own_state`."""
 
     def _reset(self, arguments: dict[str, Any], outcome: WorldOutcome) -> None:
         """Begin an episode of the world, whose reset takes `arguments`; decisions may be added to `outcome`."""

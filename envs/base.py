@@ -130,6 +130,20 @@ class BatchedEnv(Protocol):
     def load_state(self, state: dict[str, Any]) -> None:
         """Continue from `state`; call before `reset`."""
 
+    def running_state(self) -> dict[str, Any] | None:
+        """Everything of the running episodes, for `envs.packing`; None where they cannot be gone on with or a step is under way.
+
+        Raises:
+            EnvFault: a ``get_state`` of the user's failed.
+        """
+
+    def load_running_state(self, state: dict[str, Any]) -> None:
+        """Go on with the episodes of `state` in place of a `reset`; the agents wait for what they waited for then.
+
+        Raises:
+            EnvFault: a ``set_state`` of the user's failed, or is not there any more.
+        """
+
     def set_parameters(self, parameters: Samplers, lesson: int = 0) -> None:
         """From its next reset on, each environment draws `parameters` for each of its episodes; see `envs.randomization`.
 

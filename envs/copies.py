@@ -11,6 +11,7 @@ import numpy as np
 from envs.base import EnvFault
 from envs.randomization import ParameterError, Samplers, draw
 from envs.restarts import RestartCounter, RestartLimits
+from envs.running_episodes import LoadEpisode, SavedEpisode, SaveEpisode
 from envs.seeding import env_seeds
 from envs.single_env import Command, Outcome, Reset, WithParameters, plain_action
 from envs.specs import (
@@ -161,6 +162,40 @@ class CopiesEnv:
         """Continue the seed streams of `state`; environments that are not in it begin theirs."""
         begun = state["episodes_begun"]
         self._episodes_begun[:] = [begun.get(str(self._first_env_index + i), 0) for i in range(self._num_envs)]
+
+    def running_state(self) -> dict[str, Any] | None:
+        """See `BatchedEnv.running_state`."""
+        if self._busy_since or self._held or self._lost or self._fault is not None or not self._seeded.all():
+            return None
+        kept = []
+        for some in (range(1), range(1, self._num_envs)):  # where the first one cannot, the others are not asked
+            kept += [one.state for one in self._done({slot: SaveEpisode() for slot in some})]
+            if None in kept:
+                return None
+        columns = ("_episodes_begun", "_step", "_must_give", "_given", "_lesson", "_awaiting")
+        return {"kept": kept, "lesson_now": self._lesson_now, **{name: getattr(self, name).copy() for name in columns}}
+
+    def load_running_state(self, state: dict[str, Any]) -> None:
+        """See `BatchedEnv.load_running_state`."""
+        seeds = [env_seeds(self._seed, self._first_env_index + slot, int(n)) for slot, n in enumerate(state["_episodes_begun"])]
+        self._done({slot: LoadEpisode(kept, seeds[slot]) for slot, kept in enumerate(state["kept"])})
+        self._seeded[:] = True
+        for name in ("_episodes_begun", "_step", "_given", "_lesson", "_awaiting"):
+            getattr(self, name)[...] = state[name]
+        if self._lesson_now == state["lesson_now"]:  # otherwise each is given what is new with its next command
+            self._must_give[:] = state["_must_give"]
+
+    def _done(self, commands: dict[int, Command]) -> list[SavedEpisode]:
+        """What copies that stand still bring, in the order of their slots."""
+        found: dict[int, SavedEpisode | EnvFault] = {}
+        for slot, command in commands.items():
+            self._workers.request(slot, self._epoch, command, (int(self._episodes_begun[slot]) - 1, int(self._step[slot]), None))
+        while len(found) < len(commands):
+            found |= {slot: outcome for slot, epoch, outcome in self._workers.collect(1.0) if epoch == self._epoch}
+        for slot, outcome in sorted(found.items()):
+            if isinstance(outcome, EnvFault):
+                raise outcome.located(self._first_env_index + slot, int(self._episodes_begun[slot]) - 1, int(self._step[slot]), None)
+        return [found[slot] for slot in sorted(found)]
 
     def set_parameters(self, parameters: Samplers, lesson: int = 0) -> None:
         """See `BatchedEnv.set_parameters`. A copy that is in a step when this is called may still begin one episode of the lesson before."""

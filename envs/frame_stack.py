@@ -15,6 +15,7 @@ from gymnasium import spaces
 from envs.boundary import ObservationReader
 from envs.masks import MASK_KEY
 from envs.spaces import observation_specs
+from envs.specs import Observations
 
 
 class FrameStacker:
@@ -60,6 +61,15 @@ class FrameStacker:
             frames[:-1] = frames[1:]
         self._reader.read(obs, self._newest)
         return self._shown(self._inner_space, (), obs)
+
+    def frames(self) -> Observations:
+        """Copies of the last observations, name -> ``[size, *shape]``."""
+        return {name: frames.copy() for name, frames in self._frames.items()}
+
+    def load_frames(self, frames: Observations) -> None:
+        """Go on from those of `frames`."""
+        for name, own in self._frames.items():
+            own[...] = frames[name]
 
     def _shown(self, space: spaces.Space, path: tuple[int | str, ...], newest: Any) -> Any:
         """The part at `path`: its stack, or the newest one of what is not stacked; a mask may be missing."""

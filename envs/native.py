@@ -140,6 +140,14 @@ class NativeVectorEnv:
         begun = state["episodes_begun"]
         self._episodes_begun[:] = [begun.get(str(self._first_env_index + i), 0) for i in range(self._n)]
 
+    def running_state(self) -> None:
+        """None: vector environments give no state of single ones."""
+
+    def load_running_state(self, state: dict[str, Any]) -> None:
+        """Refused: see `running_state`."""
+        raise EnvFault(f"{self._name}: expected environments whose episodes can be gone on with, as those of the checkpoint, received a vector "
+                       "environment. Set env_settings.stepping to what it was")
+
     def set_parameters(self, parameters: Samplers, lesson: int = 0) -> None:
         """Refused: the environments are reset as one, so that none can be given parameters of its own."""
         if parameters:

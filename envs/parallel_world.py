@@ -9,6 +9,7 @@ from envs.agent_world import AgentWorld, WorldOutcome
 from envs.base import EnvFault
 from envs.factories import EnvFactory
 from envs.held_actions import HeldActions
+from envs.running_episodes import held_state, load_held
 from envs.specs import EnvAction
 
 _MAPPINGS = (dict, Mapping)
@@ -83,6 +84,14 @@ class ParallelWorld(AgentWorld):
             for end in outcome.ends[earlier_ends:]:
                 end.group_ended = self.groups.note_end(end.agent, self._live)
             outcome.group_ends += self.groups.close(self._live)
+
+    def _own_state(self) -> dict[str, Any]:
+        names = {agent_id: agent.name for agent_id, agent in self.agents.items()}
+        return {"live": [name for agent_id, name in names.items() if agent_id in self._live], "held": held_state(self._held, names)}
+
+    def _load_own_state(self, state: dict[str, Any]) -> None:
+        self._live = {self._ids[name] for name in state["live"]}
+        load_held(self._held, state["held"], self._ids)
 
     def _go_on(self, outcome: WorldOutcome) -> None:
         self._step({}, outcome)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
@@ -11,6 +12,7 @@ from envs.agent_behaviors import WorldSpec
 from envs.agent_episode import AgentDecision, AgentEnd
 from envs.agent_world import WorldOutcome
 from envs.copies import CopiesEnv, Workers, gather
+from envs.packing import copied
 from envs.restarts import RestartLimits
 from envs.specs import (
     Actions,
@@ -187,6 +189,23 @@ class PettingZooEnv(CopiesEnv):
     def in_flight(self) -> int:
         """Agents whose actions are being done; see the class."""
         return sum(self._stepping.values())
+
+    def running_state(self) -> dict[str, Any] | None:
+        """See `BatchedEnv.running_state`."""
+        state = None if self._stepping else super().running_state()
+        if state is None:
+            return None
+        lanes = {name: {"waiting": lane.waiting.copy(), "running": lane.running.copy()} for name, lane in self._lanes.items()}
+        return {**state, "lanes": lanes, "episodes": self.episodes.copy(), "episodes_before": self._episodes_before.copy(),
+                "world_episode": list(self._world_episode), "needed": list(self._needed), "answers": copied(self._answers)}
+
+    def load_running_state(self, state: dict[str, Any]) -> None:
+        """See `BatchedEnv.load_running_state`."""
+        super().load_running_state(state)
+        for name, lane in self._lanes.items():
+            lane.waiting[:], lane.running[:] = state["lanes"][name]["waiting"], state["lanes"][name]["running"]
+        self.episodes[:], self._episodes_before[:] = state["episodes"], state["episodes_before"]
+        self._world_episode, self._needed, self._answers = list(state["world_episode"]), list(state["needed"]), list(state["answers"])
 
     def lesson_of(self, behavior: str) -> np.ndarray:
         """See `BatchedEnv.lesson_of`; agents have that of their world."""

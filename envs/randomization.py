@@ -220,12 +220,14 @@ class EnvParameters:
 
     Attributes:
         values: of its next episodes; None without parameters.
+        given: of the running one.
     """
 
     def __init__(self, env: Any, name: str) -> None:
         self._env, self._name = env, name
         self._delivery: Delivery | None = None
         self.values: dict[str, float] | None = None
+        self.given: dict[str, float] | None = None
 
     def give(self) -> dict[str, Any]:
         """Give the environment its parameters; what its reset is called with besides the seed.
@@ -240,8 +242,13 @@ class EnvParameters:
                 self._delivery = Delivery(self._env, self._name)
             except ParameterError as error:
                 raise EnvFault(str(error)) from None
+        self.given = self.values
         options = self._delivery.give(self.values)
         return {} if options is None else {"options": options}
+
+    def state(self) -> dict[str, Any]:
+        """What the next episodes and the running one have."""
+        return {"values": self.values, "given": self.given}
 
 
 def check_takes_parameters(made: gym.Env | VectorEnv, name: str, parameters: Sequence[str]) -> None:

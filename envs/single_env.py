@@ -16,6 +16,7 @@ from envs.factories import EnvFactory, behavior_name
 from envs.faults import env_fault
 from envs.masks import mask_method
 from envs.randomization import EnvParameters
+from envs.running_episodes import EpisodeKeeper, LoadEpisode, SavedEpisode, SaveEpisode
 from envs.seeding import EnvSeeds
 from envs.spaces import behavior_spec
 from envs.specs import BehaviorSpec, EnvAction, Observations
@@ -39,7 +40,7 @@ class WithParameters:
     command: Reset | EnvAction
 
 
-Command = Reset | WithParameters | EnvAction
+Command = Reset | WithParameters | SaveEpisode | LoadEpisode | EnvAction
 
 
 @dataclass(slots=True)
@@ -92,14 +93,18 @@ class SingleEnv:
         self._reader = AgentReader(env, self.spec)
         self._steps = 0
         self._parameters = EnvParameters(env, factory.env)
+        self._keeper = EpisodeKeeper(env)
 
-    def run(self, command: Command) -> Outcome | EnvFault:
-        """Do one command: `Reset`, or one environment-space action, with or without parameters. A failure is returned, not raised."""
+    def run(self, command: Command) -> Outcome | SavedEpisode | EnvFault:
+        """Do one command: `Reset` or one environment-space action, with or without parameters; save or load the running episode. A failure
+        is returned, not raised."""
         try:
             if isinstance(command, WithParameters):
                 self._parameters.values, command = command.parameters, command.command
             if isinstance(command, Reset):
                 return Outcome(*self._reset(command.seeds), first=True)
+            if isinstance(command, (SaveEpisode, LoadEpisode)):
+                return self._keep(command)
             return self._step(command)
         except EnvFault as fault:
             return fault
@@ -148,8 +153,29 @@ class SingleEnv:
             return Outcome(*self._reset(None), True, reward, terminated, truncated, obs, final_mask)
         return Outcome(obs, self._reader.mask(value, info), False, reward)
 
+    def _keep(self, command: SaveEpisode | LoadEpisode) -> SavedEpisode:
+        """See `envs.running_episodes`."""
+        if isinstance(command, SaveEpisode):
+            if not self._keeper.can:
+                return SavedEpisode()
+            return SavedEpisode({"kept": self._keeper.state(), "steps": self._steps, "parameters": self._parameters.state()})
+        if not self._keeper.can:
+            raise no_way_on()
+        state, parameters = command.state, self._parameters
+        parameters.values = state["parameters"]["given"]
+        self._reset(command.seeds)
+        parameters.values, self._steps = state["parameters"]["values"], state["steps"]
+        self._keeper.load(state["kept"])
+        return SavedEpisode()
+
     def _read(self, value: Any) -> Observations:
         return self._reader.obs(value, check_bounds=self._steps <= BOUNDS_CHECK_STEPS)
+
+
+def no_way_on() -> EnvFault:
+    """A saved episode is to be gone on with by an environment that cannot."""
+    return EnvFault("the checkpoint has its running episode, and it has no get_state() and set_state() any more, or an unknown wrapper around "
+                    "them. Resume with the environment of the checkpoint")
 
 
 def plain_action(action: Any) -> Any:

@@ -42,8 +42,8 @@ class FrameStack(gym.Wrapper):
     def __init__(self, env: gym.Env, size: int, padding: Literal["reset", "zero"] = "reset", name: str = "") -> None:
         """As `FrameStacker`; `name` is that of `env`."""
         super().__init__(env)
-        self._stacker = FrameStacker(env.observation_space, size, padding, name)
-        self.observation_space = self._stacker.space
+        self.stacker = FrameStacker(env.observation_space, size, padding, name)
+        self.observation_space = self.stacker.space
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
         """The first observation and its padding."""
@@ -51,11 +51,11 @@ class FrameStack(gym.Wrapper):
         if not isinstance(result, tuple) or len(result) != 2:
             return result
         obs, info = result
-        return self._stacker.first(obs), info
+        return self.stacker.first(obs), info
 
     def step(self, action: Any) -> Any:
         """Step; the oldest observation is forgotten."""
         result = self.env.step(action)
         if not isinstance(result, tuple) or len(result) != 5:
             return result
-        return self._stacker.next(result[0]), *result[1:]
+        return self.stacker.next(result[0]), *result[1:]

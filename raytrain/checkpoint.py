@@ -46,7 +46,7 @@ __all__ = [
 _FOLDER = "checkpoints"
 _EVALUATION = "evaluation.json"
 _NUMBER = re.compile("[0-9]{6,}")
-_TRAINING = re.compile("/(trainer[.]|replay-)")
+_TRAINING = re.compile("/(trainer[.]|replay-)|^env_managers/")
 
 
 class CheckpointWriteError(OSError):

@@ -7,6 +7,7 @@ tape; the end of a trajectory is only a mark. Rows leave the tape together, many
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 
@@ -19,6 +20,8 @@ TAPE_ROWS = 64
 84 × 84 × 4 bytes take 116 MB, and twice that with a ``time_horizon`` of 128."""
 
 ALL = slice(None)
+
+_EPISODES = ("_left_out", "_episode", "_return", "_length", "_lesson")  # what is known of each slot's running episode
 
 
 class _Ends:
@@ -229,6 +232,21 @@ class Collector:
         self._episode[ids] = -1
         self._length[ids] = 0
         return rows, pending
+
+    def standing_state(self) -> dict[str, Any] | None:
+        """What is known of the running episodes when no row and no result is on its way; None while there are some.
+
+        Everything that was learnt from is gone by then: rows leave the tape with the round that they were collected for.
+        """
+        if self._ends.parts or self._spilled or self._finished_returns or self._group_returns or self.running.any():
+            return None
+        return {**{name: getattr(self, name).copy() for name in _EPISODES}, "next_episode": self._next_episode, "steps_left_out": self.steps_left_out}
+
+    def load_standing_state(self, state: dict[str, Any]) -> None:
+        """Go on with the episodes of `standing_state`; nothing has been recorded here before."""
+        for name in _EPISODES:
+            getattr(self, name)[...] = state[name]
+        self._next_episode, self.steps_left_out = state["next_episode"], state["steps_left_out"]
 
     # -- inner parts -------------------------------------------------------------------------------------------------
 

@@ -20,6 +20,7 @@ from raytrain.plan import Plan
 from raytrain.recovery import Recovery
 from raytrain.run_folder import RunFolder
 from raytrain.snapshot import Snapshot
+from raytrain.standing import at_checkpoint
 from raytrain.stats import PRODUCED, RESTARTS, Summary
 from raytrain.stop import RunStop
 from raytrain.writers import writing_metrics
@@ -314,8 +315,9 @@ class Controller:
         best_before = self._best_training
         better = self._judge is None and self._is_best(parts)
         self._check_lock()
-        state = self._run_state(parts, label)
-        path = self._store.try_save(Snapshot(snapshots, state))
+        streams, running = at_checkpoint(self._backend.manager_states(), parts.values())
+        state = self._run_state(parts, label, streams)
+        path = self._store.try_save(Snapshot(snapshots, state, running))
         self._saved = key if path is not None else None  # what the disk refused is tried again, also at the same place
         if path is not None and self._recovery is not None:
             self._recovery.saved(path, parts)
@@ -330,7 +332,7 @@ class Controller:
         rewards = [one.reward for one in snapshots.values()]
         self._callbacks.checkpoint(path, label, rewards[0] if len(rewards) == 1 else None)
 
-    def _run_state(self, parts: dict[str, CheckpointDue], label: int) -> dict[str, Any]:
+    def _run_state(self, parts: dict[str, CheckpointDue], label: int, managers: dict[str, dict]) -> dict[str, Any]:
         steps = {behavior: event.snapshot.agent_steps for behavior, event in parts.items()}
         return {
             "label": label,
@@ -341,7 +343,8 @@ class Controller:
             "elapsed_s": self._elapsed_before_s + self._elapsed_s,
             "best_reward": self._best_reward,
             "best_by": "training return" if self._judge is None else "evaluation",
-            "managers": self._backend.manager_states(),
+            "managers": managers,
+            "loops": {behavior: event.loop for behavior, event in parts.items()},
             "referee": self._backend.referee_state(),
             "stop": self._stop.state(),
             "ledger": {behavior: trainer.ledger for behavior, trainer in self._trainers.items()},

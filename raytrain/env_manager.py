@@ -10,10 +10,12 @@ import time
 from collections import deque
 from collections.abc import Callable, Mapping
 from functools import partial
+from typing import Any
 
 import numpy as np
 
 from envs.base import BatchedEnv
+from envs.packing import copied as copied_state
 from envs.specs import Actions, DecisionSteps, Steps
 from raytrain.collector import TAPE_ROWS, Collector
 from raytrain.credit import first_round
@@ -26,6 +28,7 @@ from trainers.policy import Policy, PolicyOutput
 
 MAX_ITEM_AGE_S = 0.25
 """An item is shipped at the latest when its oldest finished trajectory has waited this long (not in lock-step)."""
+_STANDS = 2  # kept: the trainer may be one round behind
 _LOOKS = 50
 """So often is looked for news of other behaviors while waiting for one."""
 
@@ -91,12 +94,23 @@ class EnvManager:
         self._waited_s = 0.0
         self._started_s: float | None = None
         self._turned_s = clock()
+        self._running: dict[str, Any] | None = None  # to go on from
+        self._stands: dict[tuple[int, ...], dict[str, Any]] = {}  # rounds done -> where it stood then
+        self._kept: dict[tuple[int, ...], dict[str, Any]] = {}  # of those, what belongs to checkpoints
+        self._keeps = not ship_early and (stage is None or not stage.has_opponents)
 
     # -- the loop ----------------------------------------------------------------------------------------------------
 
     def start(self) -> None:
-        """Begin the first episodes."""
-        self._env.reset()
+        """Begin the first episodes, or go on with those of a checkpoint."""
+        if self._running is None:
+            self._env.reset()
+        else:
+            self._env.load_running_state(self._running["env"])
+            for behavior, lane in self._lanes.items():
+                lane.load_standing_state(self._running["lanes"][behavior])
+            self._running = None
+            self._note_stand()
         self._started_s = self._turned_s = self._clock()
 
     def advance(self, wait_s: float) -> bool:
@@ -118,6 +132,8 @@ class EnvManager:
             news = self._without_opponents(news)
         for behavior, steps in news.items():
             self._take_in(self._lanes[behavior], steps)
+        if self._keeps and self._waits_for_credit():
+            self._note_stand()
         for lane in self._lanes.values():
             self._apply_newest(lane)
             if lane.held and lane.has_credit:
@@ -126,6 +142,23 @@ class EnvManager:
                 self._ship(lane)
         self._obey()
         return True
+
+    def _note_stand(self) -> None:
+        """Every agent waits for the next round: this is where a run that is resumed can go on.
+
+        The trainer may save when it has learnt from the rounds that are delivered now, and by then the next one may be under way.
+        """
+        lanes = {behavior: lane.standing_state(self._env_steps) for behavior, lane in self._lanes.items()}
+        if None in lanes.values():
+            return
+        env = self._env.running_state()
+        if env is None:
+            self._keeps = False  # nothing is under way, so it never will
+            return
+        stand = {"rng": self._rng.bit_generator.state, "env": self._env.state(), "running": copied_state({"env": env, "lanes": lanes})}
+        rounds = tuple(lane.rounds_done for lane in self._lanes.values())
+        self._stands.pop(rounds, None)
+        self._stands = dict([*self._stands.items(), (rounds, stand)][-_STANDS:])
 
     def _note_restarts(self) -> None:
         for fault in self._env.take_restarts():
@@ -296,6 +329,9 @@ class EnvManager:
         if message is None or message.serial <= lane.serial:
             return
         lane.serial = message.serial
+        rounds = tuple(v.rounds_done for v in self._lanes.values())
+        if message.is_saved and rounds in self._stands:  # with this version a checkpoint was made
+            self._kept = dict([*self._kept.items(), (rounds, self._stands[rounds])][-_STANDS:])
         lane.credit = message.credit.get(self.name, NO_CREDIT)
         if self._stage is not None:
             self._stage.receive(lane.behavior, message)
@@ -348,7 +384,7 @@ class EnvManager:
             games, opponent_steps = self._stage.take(lane.behavior) if self._stage is not None else ((), {})
             header = Header(
                 behavior=lane.behavior, manager=self.name, incarnation=self._incarnation, sequence=lane.sequence,
-                rows=batch.rows, agent_steps=lane.shipped, env_steps=self._env_steps, rounds_done=lane.rounds_done,
+                rows=batch.rows, agent_steps=lane.shipped, env_steps=self._env_steps + lane.env_steps_before, rounds_done=lane.rounds_done,
                 oldest_version=int(batch.version.min(initial=lane.policy.version)) if batch.rows else -1,
                 newest_version=int(batch.version.max(initial=0)) if batch.rows else -1,
                 longest_episode=lane.collector.longest_episode,
@@ -356,6 +392,7 @@ class EnvManager:
                 epoch=lane.epoch,
             )
             lane.sequence += 1
+            lane.env_steps_told = header.env_steps
             while not lane.sink.put(header, batch, 1.0):
                 self._phase = "waiting for room in the trajectory queue"
                 if self._should_stop():
@@ -376,14 +413,16 @@ class EnvManager:
         )
 
     def state(self) -> dict:
-        """JSON-able: random-number state of the policy's samples and the seed streams of the envs."""
-        return {"rng": self._rng.bit_generator.state, "env": self._env.state()}
+        """Random-number state of the policy's samples and the seed streams of the envs, both JSON-able; and, in lock-step where the envs
+        can be gone on with, where this manager stood last: see `raytrain.standing`."""
+        return {"rng": self._rng.bit_generator.state, "env": self._env.state(), "stands": list({**self._kept, **self._stands}.items())}
 
     def load_state(self, state: dict) -> None:
         """Continue the streams of `state`; call before `start`. Without ``"rng"`` the policy's samples begin a new stream."""
         if state.get("rng") is not None:
             self._rng.bit_generator.state = state["rng"]
         self._env.load_state(state["env"])
+        self._running = state.get("running")
 
     def close(self) -> None:
         """Close the environments."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, fields
+from typing import Any
 
 import numpy as np
 
@@ -48,10 +49,31 @@ class Lane:
     epoch: int = 0  # of the trainer that the rows are collected for
     next_epoch: int | None = None  # of a newer one: nothing is collected for it before everything for the old one is shipped
     oldest_finished_s: float = 0.0
+    env_steps_before: int = 0  # of the run that is gone on with, which no item has told of
+    env_steps_told: int = 0  # with the newest item, those included
 
     @property
     def has_credit(self) -> bool:
         return self.next_epoch is None and self.credit.first_round <= self.round < self.credit.end
+
+    def standing_state(self, env_steps: int) -> dict[str, Any] | None:
+        """What a later lane goes on from when every round that was begun is delivered and nothing of another one collected; else None.
+
+        Args:
+            env_steps: of the manager.
+        """
+        collected = self.collector.standing_state()
+        if collected is None or self.round != self.rounds_done or self.round_rows or self.is_closing or self.next_epoch is not None:
+            return None
+        held = [{f.name: getattr(decision, f.name) for f in fields(decision)} for decision in self.held]
+        return {"collector": collected, "held": held, "agents": self.policy.agents_state(), "env_steps_untold": env_steps + self.env_steps_before - self.env_steps_told}
+
+    def load_standing_state(self, state: dict[str, Any]) -> None:
+        """Go on from `standing_state`; nothing has been collected here before."""
+        self.collector.load_standing_state(state["collector"])
+        self.policy.load_agents_state(state["agents"])
+        self.held = [DecisionSteps(**columns) for columns in state["held"]]
+        self.env_steps_before = state["env_steps_untold"]
 
     @property
     def is_stuck(self) -> bool:

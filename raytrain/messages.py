@@ -126,6 +126,7 @@ class PolicyMessage:
         orders: what worlds are to play; None where nothing ever changes.
         snapshots: number -> weights of each snapshot of the behavior that the orders name; on Ray, the reference to them.
         epoch: how often the trainer was started before. What is collected for an earlier one must not be mixed with what is for this one.
+        is_saved: a checkpoint is made with it, to which belongs where the env managers stand now.
     """
 
     serial: int
@@ -135,6 +136,7 @@ class PolicyMessage:
     orders: Orders | None = None
     snapshots: Mapping[int, Any] = field(default_factory=dict)
     epoch: int = 0
+    is_saved: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,6 +209,8 @@ class CheckpointDue:
         label: the multiple, or the agent steps when asked.
         env_steps: of the run so far, as far as the trainer knows.
         ledger: `Ledger.state` at this moment, for a trainer that goes on from here in the same run.
+        loop: JSON-able, `TrainerLoop.state`.
+        rounds: env manager -> number of its rounds that have been taken in; in lock-step only.
     """
 
     behavior: str
@@ -214,6 +218,8 @@ class CheckpointDue:
     label: int
     env_steps: int = 0
     ledger: dict[str, Any] = field(default_factory=dict)
+    loop: dict[str, Any] = field(default_factory=dict)
+    rounds: dict[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

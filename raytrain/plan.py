@@ -74,6 +74,7 @@ class Start:
         ledger: `raytrain.ledger.Ledger.state` of the checkpoint, for a trainer that takes over from one that died in this run.
         ended: env managers of this run that died: (name, incarnation, agent steps produced).
         rolled_back: agent steps consumed in vain by trainers that died.
+        loop: `raytrain.trainer_loop.TrainerLoop.state` of the checkpoint.
     """
 
     policy: Weights
@@ -89,6 +90,7 @@ class Start:
     ledger: dict[str, Any] | None = None
     ended: tuple[tuple[str, int, int], ...] = ()
     rolled_back: int = 0
+    loop: dict[str, Any] | None = None
 
 
 @dataclass(frozen=True)
@@ -346,6 +348,7 @@ def build_trainer_loop(
         plan.behavior, trainer, plan.settings, plan.spec, source, sink, credit, version=start.version, serial=start.serial,
         lock_step=plan.lock_step, env_steps=start.env_steps, others=plan.behaviors > 1,
         evaluation_interval=plan.evaluation_interval, desk=desk, replay_writer=replay_writer, epoch=start.epoch, rolled_back=start.rolled_back,
+        state=start.loop,
     )
     loop.go_on_with_ledger(start.ledger, start.ended)
     return loop

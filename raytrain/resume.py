@@ -17,6 +17,7 @@ from raytrain.remote import is_uri, run_address
 from raytrain.run_folder import RunFolder
 from raytrain.settings import RunConfig
 from raytrain.snapshot import BehaviorSnapshot, Snapshot
+from raytrain.standing import why_not
 from trainers.networks import body_layout
 from trainers.registry import policy_distribution
 from trainers.self_play import snapshots_in
@@ -37,7 +38,7 @@ def initial_snapshot(config: RunConfig) -> Snapshot:
 
 
 def starts_of(plans: Sequence[Plan], snapshot: Snapshot | None, source: Snapshot | None) -> tuple[dict[str, Start], list[dict] | None]:
-    """Where the trainer of each behavior starts, and the random-number states of the env managers where a checkpoint has them."""
+    """Where the trainer of each behavior starts, and the states of the env managers (`EnvManager.load_state`) where a checkpoint has them."""
     orders = None
     if snapshot is not None and snapshot.run.get("referee"):
         _only_what_is_there(snapshot, {plan.behavior: plan.settings.self_play.window for plan in plans if plan.teams})
@@ -49,7 +50,10 @@ def starts_of(plans: Sequence[Plan], snapshot: Snapshot | None, source: Snapshot
     before = snapshot.run["managers"]
     # Seed streams belong to env indices, so they go on whatever number of managers the envs are spread over now.
     begun = {k: v for state in before.values() for k, v in state["env"]["episodes_begun"].items()}
-    return starts, [{"rng": before.get(name, {}).get("rng"), "env": {"episodes_begun": begun}} for name in plans[0].managers]
+    running = {} if why_not(plans, snapshot) else snapshot.running
+    return starts, [
+        {"rng": before.get(name, {}).get("rng"), "env": {"episodes_begun": begun}, "running": running.get(name)} for name in plans[0].managers
+    ]
 
 
 def _only_what_is_there(snapshot: Snapshot, windows: Mapping[str, int]) -> None:
@@ -71,7 +75,8 @@ def _only_what_is_there(snapshot: Snapshot, windows: Mapping[str, int]) -> None:
 def _start_of(plan: Plan, snapshot: Snapshot | None, source: Snapshot | None) -> Start:
     if snapshot is not None:
         one = _behavior_of(snapshot, plan)
-        return Start(one.policy, one.policy_version, state=one.trainer, env_steps=snapshot.run["env_steps"], self_play=one.self_play)
+        return Start(one.policy, one.policy_version, state=one.trainer, env_steps=snapshot.run["env_steps"], self_play=one.self_play,
+                     loop=snapshot.run.get("loops", {}).get(plan.behavior) or None)
     if source is not None:
         one = _behavior_of(source, plan, begins=True)
         tensors = {name: tensor for name, tensor in one.trainer.tensors.items() if not name.startswith("replay/")}

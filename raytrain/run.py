@@ -37,6 +37,7 @@ from raytrain.settings import RunConfig
 from raytrain.shipping import kept_results, shipment_of, worker_import_dirs
 from raytrain.signal_checks import check_signals, with_demo_paths
 from raytrain.snapshot import Snapshot
+from raytrain.standing import why_not
 from raytrain.startup import startup_rows
 from raytrain.stop import RunStop
 from raytrain.teams import teams_of
@@ -186,6 +187,9 @@ def _run(config, local, fits, elsewhere, place, callbacks, console, command, sta
         if resumed:
             versions_text = " and ".join(f"{starts[b].version} of {b}" if len(plans) > 1 else str(starts[b].version) for b in starts)
             console.message(f"resuming at {resumed['agent_steps']:,} agent steps, policy version {versions_text}")
+            reason = why_not(plans, snapshot)
+            if plans[0].lock_step:
+                console.message(f"environments begin new episodes: {reason}" if reason else "environments go on in the middle of their episodes")
             for text in changes:
                 console.message(text)
         if local:

@@ -7,6 +7,10 @@ A checkpoint folder holds, per behavior, a subfolder (its name made portable) wi
     replay-00000.safetensors, …          with a replay buffer that is saved, its rows, in files of at most 64 MiB
     policy.safetensors, policy.json      what acting needs: weights; behavior, spec, network settings, version, agent steps, reward
 
+in lock-step, where environments can be gone on with (`raytrain.standing`), in the subfolder ``env_managers`` per env manager
+
+    env-manager-0.safetensors, env-manager-0.json   its running episodes, and what its agents wait with
+
 and beside them ``run.json`` (behavior -> subfolder; the controller's state) and ``manifest.json`` (size and SHA-256 of every
 other file, and the SHA-256 of that list), which is written last. Equal snapshots give equal bytes: no time, no host is stored.
 """
@@ -26,6 +30,7 @@ import numpy as np
 import safetensors.numpy
 from safetensors import SafetensorError
 
+from envs.packing import pack, unpack
 from envs.specs import BehaviorSpec
 from raytrain.errors import RunFolderError
 from raytrain.files import portable_name, to_json
@@ -37,6 +42,7 @@ from trainers.trainer import TrainerState, Weights
 
 MANIFEST = "manifest.json"
 RUN = "run.json"
+MANAGERS = "env_managers"
 FORMAT = 2
 """Version of the layout, in the manifest. A reader takes this one only."""
 
@@ -83,10 +89,12 @@ class Snapshot:
     Attributes:
         behaviors: behavior name -> its part.
         run: what is not a behavior's (controller, seeds, ledger, managers); JSON-able. Tuples come back as lists.
+        running: env manager -> its running episodes, see `envs.packing`; empty where they cannot be gone on with.
     """
 
     behaviors: dict[str, BehaviorSnapshot]
     run: dict[str, Any] = field(default_factory=dict)
+    running: dict[str, Any] = field(default_factory=dict)
 
 
 def encode(snapshot: Snapshot) -> dict[str, bytes]:
@@ -121,6 +129,10 @@ def encode(snapshot: Snapshot) -> dict[str, bytes]:
             files[f"{folder}/snapshots.json"] = to_json(behavior.self_play.scalars, f"snapshots of {name}")
         files[f"{folder}/policy.safetensors"] = _tensors(behavior.policy, f"policy of {name}")
         files[f"{folder}/policy.json"] = to_json(policy, f"policy of {name}")
+    for name, running in snapshot.running.items():
+        arrays, rest = pack(running, f"running episodes of {name}")
+        files[f"{MANAGERS}/{name}.safetensors"] = _tensors(arrays, f"running episodes of {name}")
+        files[f"{MANAGERS}/{name}.json"] = to_json({"state": rest}, f"running episodes of {name}")
     files[RUN] = to_json({"behaviors": folders, "run": snapshot.run}, "run")
     entries = {path: {"size": len(data), "sha256": hashlib.sha256(data).hexdigest()} for path, data in files.items()}
     entries |= {path: {"size": file.size, "sha256": file.sha256} for path, (_, file) in replay_files(snapshot).items()}
@@ -147,7 +159,7 @@ def _behavior_folders(names: Collection[str]) -> dict[str, str]:
     folders: dict[str, str] = {}
     owners: dict[str, str] = {}
     for name in names:
-        folders[name] = portable_name(name, reserved=(RUN, MANIFEST))
+        folders[name] = portable_name(name, reserved=(RUN, MANIFEST, MANAGERS))
         other = owners.setdefault(folders[name].casefold(), name)
         if other != name:
             raise ValueError(
@@ -250,6 +262,8 @@ def load_snapshot(folder: Path) -> Snapshot:
     behaviors = {}
     with _decoding(folder):
         run, listed = json.loads((folder / RUN).read_bytes()), _read_manifest(folder)
+        lone = [path for path in listed if path.startswith(f"{MANAGERS}/") and path.endswith(".json") and f"{path[:-5]}.safetensors" not in listed]
+        _refuse(folder, [f"{path[:-5]}.safetensors: not in {MANIFEST}" for path in lone])
         for name, subfolder in run["behaviors"].items():
             parts = ["policy", "trainer", *(["snapshots"] if f"{subfolder}/snapshots.json" in listed else [])]
             files = [f"{subfolder}/{part}.{kind}" for part in parts for kind in ("json", "safetensors")]
@@ -260,7 +274,9 @@ def load_snapshot(folder: Path) -> Snapshot:
             state.tensors.update(read_replay([folder / path for path in chunks]))
             frozen = _load_state(folder / subfolder, "snapshots") if "snapshots" in parts else None
             behaviors[name] = BehaviorSnapshot(trainer=state, policy=weights, self_play=frozen, **policy)
-        return Snapshot(behaviors=behaviors, run=dict(run["run"]))
+        names = sorted(path[len(MANAGERS) + 1 : -len(".json")] for path in listed if path.startswith(f"{MANAGERS}/") and path.endswith(".json"))
+        running = {name: _load_running(folder / MANAGERS, name) for name in run["run"].get("managers", names) if name in names}
+        return Snapshot(behaviors=behaviors, run=dict(run["run"]), running=running)
 
 
 @contextmanager
@@ -324,6 +340,10 @@ def _part(folder: Path, behavior: str | None) -> tuple[str, str]:
 def _load_state(subfolder: Path, name: str) -> TrainerState:
     tensors = safetensors.numpy.load_file(subfolder / f"{name}.safetensors")
     return TrainerState(tensors, json.loads((subfolder / f"{name}.json").read_bytes()))
+
+
+def _load_running(folder: Path, name: str) -> Any:
+    return unpack(safetensors.numpy.load_file(folder / f"{name}.safetensors"), json.loads((folder / f"{name}.json").read_bytes())["state"])
 
 
 def _load_policy(subfolder: Path) -> tuple[dict[str, Any], Weights]:

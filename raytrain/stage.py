@@ -35,6 +35,11 @@ class Stage:
         return self._orders is not None
 
     @property
+    def has_opponents(self) -> bool:
+        """Agents may be played by earlier policies."""
+        return self._matches is not None
+
+    @property
     def has_news(self) -> bool:
         """`obey` has something to do."""
         return self._newest is not self._orders

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 
@@ -167,6 +167,16 @@ class StatsBuffer:
         for store in (self._reductions, self._totals, self._weights, self._returns):
             store.clear()
         return summary
+
+    def state(self) -> dict[str, Any]:
+        """JSON-able: what was added since the last summary."""
+        return {"reductions": dict(self._reductions), "totals": dict(self._totals), "weights": dict(self._weights),
+                "returns": [returns.tolist() for returns in self._returns]}
+
+    def load_state(self, state: Mapping[str, Any]) -> None:
+        """Go on from `state`."""
+        self._reductions, self._totals, self._weights = (dict(state[name]) for name in ("reductions", "totals", "weights"))
+        self._returns = [np.array(returns, np.float64) for returns in state["returns"]]
 
     def _accept(self, tag: str, value: float, reduction: Reduction) -> float:
         value = float(value)

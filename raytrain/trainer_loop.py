@@ -52,6 +52,7 @@ class TrainerLoop:
         lock_step: whole rounds only, taken in the order of (manager, sequence number).
         epoch: how often this trainer was started before.
         rolled_back: agent steps that were consumed in vain before that.
+        state: `state` of the run that is resumed; None for none.
         others: other behaviors of the run may go on after this one is finished, and their environments need its actions.
         desk: what worlds play; None where nothing of it ever changes.
         evaluation_interval: agent steps between evaluations, which need a checkpoint each, too.
@@ -77,6 +78,7 @@ class TrainerLoop:
         epoch: int = 0,
         rolled_back: int = 0,
         replay_writer: ReplayWriter | None = None,
+        state: Mapping[str, Any] | None = None,
     ) -> None:
         self.behavior = behavior
         self._desk = desk
@@ -111,6 +113,11 @@ class TrainerLoop:
         self._published_s = clock()
         self._policy = trainer.policy_weights()  # as published with `version`
         self._phase = "waiting for trajectories"
+        self._rounds = self._delivered()  # that are learnt from, in lock-step
+        self._saves_with_round = False
+        if state is not None:
+            self._load_state(state)
+        self._env_steps_done = self._env_steps_before  # with those rounds
 
     # -- the loop ----------------------------------------------------------------------------------------------------
 
@@ -127,7 +134,10 @@ class TrainerLoop:
         """
         if self._save_requested:
             self._save_requested = False
-            self.save()
+            if self._must_wait_to_save():
+                self._saves_with_round = True
+            else:
+                self.save()
         if self._intake.heed_changes(self.version):
             self._publish(self.version, with_grant=False)
         self._learn_what_is_owed()  # by a state that was loaded
@@ -135,6 +145,8 @@ class TrainerLoop:
             self._publish_for_others()
         if self._may_grant_more():
             self._publish(self.version)
+        if self._stopping and self._lock_step:
+            return False  # the round that has just come is collected once more after a resume
         waiting = self._source.waiting()
         self._stats.add(QUEUE_FILL, waiting)
         if not waiting:
@@ -172,7 +184,9 @@ class TrainerLoop:
 
     def _learn_what_is_owed(self) -> None:
         """Update until nothing is ready: off-policy, an item may owe several calls."""
-        while self._is_ready() and not self._stopping:
+        # In lock-step, on-policy: rows that have been taken in are in no checkpoint before they are learnt from.
+        must_learn = self._lock_step and self._credit.max_policy_lag is not None
+        while self._is_ready() and (must_learn or not self._stopping):
             self._learn()
 
     def _take_in(self, item: Item) -> None:
@@ -180,8 +194,23 @@ class TrainerLoop:
         ready, dropped = self._intake.arrived(item, self.version)
         for one in ready:
             self._process(one)
+        if ready and self._lock_step:
+            self._rounds = self._delivered()
+            self._env_steps_done = self._env_steps_before + self.ledger.env_steps
+            if self._saves_with_round:
+                self._saves_with_round = False
+                self._checkpoint_label = max(self._checkpoint_label or 0, self._trainer.agent_steps)
         if dropped is not None:
             self._report(dropped)
+
+    def _delivered(self) -> dict[str, int]:
+        """Env manager -> rounds that have arrived."""
+        return {manager: credit.first_round for manager, credit in self._credit.credit().items()} if self._lock_step else {}
+
+    def _must_wait_to_save(self) -> bool:
+        """In lock-step a checkpoint is made with a round, since env managers remember where they stood before the next one. Not where
+        the next one may never come."""
+        return self._lock_step and not self._others and not self.finished and self.ledger.consumed > 0
 
     def _process(self, item: Item) -> None:
         header, batch = item
@@ -266,7 +295,7 @@ class TrainerLoop:
             if self._acts_for_others:
                 credit = {manager: Credit(c.first_round, (*c.sizes, ENDLESS)) for manager, c in credit.items()}
             orders, snapshots = self._desk.outgoing() if self._desk else (None, {})
-            self._sink.publish(PolicyMessage(self._serial, version, self._policy, credit, orders, snapshots, self._epoch))
+            self._sink.publish(PolicyMessage(self._serial, version, self._policy, credit, orders, snapshots, self._epoch, self._lock_step and self._checkpoint_label is not None))
             self._published_s = self._clock()
 
     def _publish_for_others(self) -> None:
@@ -331,7 +360,19 @@ class TrainerLoop:
                 trainer_type=self._settings.trainer_type, distribution=policy_distribution(self._settings),
                 self_play=self._desk.state() if self._desk is not None else None,
             )
-        self._emit(CheckpointDue(self.behavior, snapshot, label, self._env_steps_before + self.ledger.env_steps, self.ledger.state()))
+        env_steps = self._env_steps_before + self.ledger.env_steps
+        self._emit(CheckpointDue(self.behavior, snapshot, label, env_steps, self.ledger.state(), self.state(), self._rounds))
+
+    def state(self) -> dict[str, Any]:
+        """JSON-able: what summaries, and the return of checkpoints, are made of."""
+        return {"stats": self._stats.state(), "recent_returns": list(self._recent_returns), "longest_episode": dict(self._longest_episode),
+                "held_versions": [list(held) for held in self._held_versions], "env_steps": self._env_steps_before + self.ledger.env_steps}
+
+    def _load_state(self, state: Mapping[str, Any]) -> None:
+        self._stats.load_state(state["stats"])
+        self._recent_returns, self._longest_episode = list(state["recent_returns"]), dict(state["longest_episode"])
+        self._held_versions = [tuple(held) for held in state["held_versions"]]
+        self._env_steps_before = state["env_steps"]
 
     def request_stop(self) -> None:
         """Leave updates that are owed for a later run (from any thread); the one under way is finished."""
@@ -378,6 +419,8 @@ class TrainerLoop:
                 if item is not None and self.ledger.accept(item[0]):
                     self.ledger.dropped["shutdown"] += item[0].rows
             self.ledger.settle(shipped or {})
+            if self._lock_step:  # rounds that are dropped here are collected once more after a resume
+                self._env_steps_before = self._env_steps_done - self.ledger.env_steps
         finally:
             self._emit_checkpoint(self._trainer.agent_steps)
 

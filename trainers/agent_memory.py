@@ -5,6 +5,7 @@ Letters: ``n`` agents of one call, ``U`` inputs of the layer, ``H`` its outputs,
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -49,6 +50,14 @@ class AgentMemory:
     def store(self, agent_id: np.ndarray, memory: np.ndarray) -> None:
         """Keep the memory of agents after their step, float32 ``[n, M]``; `recall` was called for them before."""
         self._table[agent_id] = memory
+
+    def state(self) -> dict[str, np.ndarray]:
+        """A copy of the table."""
+        return {"memory": self._table.copy()}
+
+    def load_state(self, state: Mapping[str, np.ndarray]) -> None:
+        """Go on from `state`."""
+        self._table = state["memory"].copy()
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,6 +5,8 @@ Letters: ``n`` agents of one call, ``F`` features on which the actor's heads sta
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import numpy as np
 
 from trainers.agent_slots import check_slots, with_room
@@ -83,6 +85,14 @@ class ExplorationNoise:
         if self._steps is not None:
             left -= 1
         self._left[agent_id] = left
+
+    def state(self) -> dict[str, np.ndarray]:
+        """Copies of the noise of all agents, and how long it serves them yet."""
+        return {"noise": self._noise.copy(), "noise_left": self._left.copy()}
+
+    def load_state(self, state: Mapping[str, np.ndarray]) -> None:
+        """Go on from `state`."""
+        self._noise, self._left = state["noise"].copy(), state["noise_left"].copy()
 
     def displacement(self, features: np.ndarray, std: np.ndarray, agent_id: np.ndarray) -> np.ndarray:
         """u − μ = z·(ε ⊙ σ) of each agent with its ε; changes nothing.

@@ -6,6 +6,7 @@ Letters: ``n`` agents of one call, ``I``, ``U``, ``M`` and ``F`` as in `trainers
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -198,6 +199,15 @@ class Policy:
         if after is not None:
             self._memory.store(agent_id, after)
         return PolicyOutput(Actions(continuous, discrete), joint(log_probs, n), joint(entropies, n) if with_entropy else None, memory)
+
+    def agents_state(self) -> dict[str, np.ndarray]:
+        """What all agents remember, and their noise; copies."""
+        return {**self._memory.state(), **self._noise.state()}
+
+    def load_agents_state(self, state: Mapping[str, np.ndarray]) -> None:
+        """Go on from `agents_state` of a policy with the same networks."""
+        self._memory.load_state(state)
+        self._noise.load_state(state)
 
     def _continuous_part(self, active: _Network, heads: np.ndarray, features: np.ndarray) -> DiagonalGaussian | SquashedGaussian:
         size = self.spec.action.continuous_size

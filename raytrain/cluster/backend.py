@@ -150,6 +150,7 @@ class RayBackend(ChangingCast):
             self._collect({name: call for name, (call, _) in self._pending.items()}, 1.0, news)  # a poll that is under way carries events, too
             stops = {n: self._actors[n].stop.remote(MANAGERS_STOP_S) for n in self._managers if n in self._actors}
             self._collect(stops, MANAGERS_STOP_S, news)
+            self._last_states.update({n: s for n, s in self._ask(stops, "state").items() if s is not None})  # no manager is further ahead now
             for _, call, _ in self._leaving.values():
                 ray.wait([call], timeout=MANAGERS_STOP_S)
             self._see_to_leaving_ones(news, at_once=True)

@@ -117,7 +117,7 @@ class Cast:
         index = int(name.rsplit("-", 1)[1])
         if name in self._last_states:
             return {"rng": None, "env": self._last_states[name]["env"]}
-        return self._states[index] if self._states and index < len(self._states) else None
+        return {**self._states[index], "running": None} if self._states and index < len(self._states) else None
 
     def _take_in(self, name: str, report: Report, news: News) -> None:
         news.events += report.events

@@ -17,7 +17,9 @@ from safetensors.numpy import load_file
 import raytrain
 from raytrain.checkpoint import CheckpointStore
 from raytrain.errors import ClusterError, RunFault
+from tests.raytrain.exact_worlds import config as exact_config
 from tests.raytrain.spaces_runs import config as spaces_config
+from tests.raytrain.test_exact_resume import differences, metrics
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -243,3 +245,40 @@ def _children_named(text: str) -> list[int]:
             except OSError:
                 continue  # it has ended
     return found
+
+
+def with_shares(data: dict) -> dict:
+    """With small claims for the CPU."""
+    return {**data, "distributed": {"env_manager_cpus": 0.25, "trainer_cpus": 0.5}}
+
+
+@pytest.mark.parametrize("trainer", ["ppo", "sac"])
+def test_a_run_in_lock_step_over_ray_goes_on_exactly(private_ray, tmp_path, trainer):
+    """Two env managers; against a run in one process that never stopped."""
+    data = with_shares(exact_config(trainer=trainer, threaded=False, max_steps=1024))
+    whole = train(tmp_path, data, "whole", num_env_managers=2, local=True)
+    train(tmp_path, with_shares(exact_config(trainer=trainer, threaded=False, max_steps=512)), "parts", num_env_managers=2)
+    parts = train(tmp_path, data, "parts", num_env_managers=2, resume=True)
+    assert differences(whole, parts) == []
+    assert metrics(parts) == metrics(whole)
+
+
+def test_asynchronous_every_counter_goes_on_to_the_unit(private_ray, tmp_path):
+    """C21: what the checkpoint says is what the resumed run begins with, and what it adds is what its own account says."""
+    data = with_shares(exact_config(threaded=True, max_steps=512))
+    first = train(tmp_path, data, "run", num_env_managers=2).results
+    data = with_shares(exact_config(threaded=True, max_steps=1024))
+    again = train(tmp_path, data, "run", num_env_managers=2, resume=True)
+    loaded = [CheckpointStore.load(path) for path in sorted((again.path / "checkpoints").iterdir())]
+    begun = [one for one in loaded if one.run["agent_steps"] == first["agent_steps"]]
+    assert len(begun) >= 2, "the last one of the first part, and the first one of the second"
+    for one in begun:
+        counted = one.behaviors["Windy"].trainer.scalars
+        assert {name: counted[name] for name in ("agent_steps", "updates", "policy_updates")} == {
+            name: first[name] for name in ("agent_steps", "updates", "policy_updates")}
+        assert one.run["env_steps"] == first["env_steps"] and one.run["stop"] == begun[0].run["stop"]
+        assert one.run["loops"]["Windy"]["recent_returns"] == begun[0].run["loops"]["Windy"]["recent_returns"]
+    results, ledger = again.results, again.results["ledger"]
+    assert ledger["produced"] == ledger["consumed"] + sum(v for k, v in ledger.items() if k.startswith("dropped_"))
+    assert results["agent_steps"] - first["agent_steps"] == ledger["consumed"] > 0
+    assert results["policy_updates"] > first["policy_updates"] > 0 and results["env_steps"] > first["env_steps"]

@@ -172,6 +172,9 @@ class ScriptedEnv:
     def load_state(self, state: dict) -> None:
         self._episode[:] = state["episode"]
 
+    def running_state(self) -> None:
+        return None
+
     def close(self) -> None:
         self.closed = True
 
