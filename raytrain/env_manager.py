@@ -148,12 +148,12 @@ class EnvManager:
 
         The trainer may save when it has learnt from the rounds that are delivered now, and by then the next one may be under way.
         """
-        lanes = {behavior: lane.standing_state(self._env_steps) for behavior, lane in self._lanes.items()}
-        if None in lanes.values():
-            return
         env = self._env.running_state()
         if env is None:
             self._keeps = False  # nothing is under way, so it never will
+            return
+        lanes = {behavior: lane.standing_state(self._env_steps) for behavior, lane in self._lanes.items()}
+        if None in lanes.values():
             return
         stand = {"rng": self._rng.bit_generator.state, "env": self._env.state(), "running": copied_state({"env": env, "lanes": lanes})}
         rounds = tuple(lane.rounds_done for lane in self._lanes.values())
