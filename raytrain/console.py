@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, TextIO
 
 from rich.columns import Columns
@@ -132,6 +132,15 @@ class Console:
         """A small table under a title."""
         self._say(Text(title, style="bold"))
         self._say(_grid(rows))
+
+    def columns(self, names: Sequence[str], rows: Sequence[Sequence[str]], numbers: Collection[str] = ()) -> None:
+        """A table with a heading for each column; those of `numbers` are aligned to the right."""
+        table = Table(box=None, padding=(0, 2, 0, 0), header_style="bold", pad_edge=False)
+        for name in names:
+            table.add_column(name, justify="right" if name in numbers else "left", overflow="fold")
+        for row in rows:
+            table.add_row(*map(Text, row))
+        self._say(table)
 
     def waiting(self, what: str, since_s: float | None = None, at_most_s: float = float("inf")) -> None:
         """Say what is waited for and for how long, when it was silent for too long. Call it on every turn.
