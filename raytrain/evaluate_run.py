@@ -164,9 +164,9 @@ def draw_histograms(results: Sequence[ModeResult], saved: SavedRun, path: Path) 
             training = saved.behaviors[name].training_return
             if what == "returns" and training is not None:
                 ax.axvline(training, color="0.3", linewidth=1.0, linestyle="--", label=f"training: mean {format_number(training)}")
-            ax.set(xlabel=label, ylabel="episodes", title=name)
+            ax.set(xlabel=label, ylabel=f"episodes of {name}")
             ax.spines[["top", "right"]].set_visible(False)
-            ax.legend(frameon=False, fontsize="small")
+            ax.legend(frameon=False, fontsize="small", loc="lower left", bbox_to_anchor=(0.0, 1.0), borderaxespad=0.2)  # above, where no bar is
     save_figure(figure, path)
 
 
