@@ -96,6 +96,11 @@ class Console:
         self._waiting_for, self._waiting_since = "", clock()
         self._warned: set[str] = set()
 
+    @property
+    def size(self) -> tuple[int, int]:
+        """Columns and lines of the terminal; of what is none, as a page."""
+        return (100, 30) if self.is_plain else (self._out.width, self._out.height)
+
     def header(self, title: str, rows: Rows) -> None:
         """The first lines of a run: what and where (Ray, run folder, seed, versions)."""
         self._say(Text(title, style="bold"))
