@@ -8,7 +8,6 @@ import os
 import sys
 import tempfile
 import warnings
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -113,7 +112,7 @@ def make_shown(saved: SavedRun, mode: str) -> gym.Env:
     if not isinstance(made, gym.Env):
         made.close()
         what = "a world of many agents" if is_agent_world(made) else "a vector environment"
-        raise ValueError(f"{run.env}: expected an environment of one agent to watch, received {what}; raytrain evaluate plays it without a picture.")
+        raise ValueError(f"{run.env}: expected an environment of one agent to watch, received {what}; raytrain evaluate plays it without a picture.")  # noqa: TRY004 - bad input
     modes = list((made.metadata or {}).get("render_modes") or ())
     if made.render_mode == mode:
         return made
