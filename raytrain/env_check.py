@@ -24,6 +24,7 @@ from raytrain import env_check_single as single
 from raytrain.console import Console
 from raytrain.env_findings import Findings
 from raytrain.env_speed import NUM_ENVS, Speed, add_speed, measure_speed
+from trainers.architecture import ArchitectureError, architecture
 from trainers.settings import NetworkSettings
 
 STEPS = 1_000
@@ -102,6 +103,12 @@ def check(subject: Subject, steps: int = STEPS) -> tuple[Findings, Speed | None]
         return findings, None
     networks = {name: subject.networks.get(name) or NetworkSettings() for name in found.behaviors}
     networks = {name: one if one.model is None else NetworkSettings() for name, one in networks.items()}
+    try:
+        for name, spec in found.behaviors.items():
+            architecture(spec, networks[name])
+    except ArchitectureError as error:
+        findings.add("networks", "error" if subject.networks else "warning", str(error), "set it in network_settings of the behavior")
+        return findings, None
     speed = measure_speed(factory, found.behaviors, networks, subject.num_envs, findings)
     add_speed(speed, findings)
     return findings, speed
@@ -128,7 +135,8 @@ def _check_single(factory: EnvFactory, found: EnvProbe, made: gym.Env, steps: in
         single.check_ends(seen, made, findings)
         single.check_seeds(factory, spec, findings)
     single.check_render(factory, made, findings)
-    single.check_by_gymnasium(factory, findings)
+    if not spec.action.masked:  # its actions are any
+        single.check_by_gymnasium(factory, findings)
 
 
 def _check_world(factory: EnvFactory, found: EnvProbe, steps: int, findings: Findings) -> None:
