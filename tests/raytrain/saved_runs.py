@@ -46,7 +46,7 @@ def state_run(results: Path, name: str, said: dict[str, Any] | str | None, chang
     """A run folder with a configuration, and a ``status.json`` unless `said` is None, both written at `changed_s` (s since 1970)."""
     run = results / name
     run.mkdir(parents=True)
-    files = {"configuration.yaml": "env: CartPole-v1\n"}
+    files = {"configuration.yaml": "env: CartPole-v1\nbehaviors: {CartPole: {}}\n"}
     if said is not None:
         files["status.json"] = said if isinstance(said, str) else json.dumps(said)
     for file, text in files.items():
