@@ -6,11 +6,15 @@ import argparse
 import shlex
 import shutil
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from raytrain.settings import RunConfig
 
 HELP = "train from a YAML file"
+RUN_ID = "{run_id}"  # that of raytrain.run, which is not loaded for --help
 DESCRIPTION = "Train from a YAML file. The command line wins over the file."
 _KEYS = {
     "run_id": "checkpoint_settings.run_id", "results_dir": "checkpoint_settings.results_dir", "seed": "env_settings.seed",
@@ -40,9 +44,24 @@ def add_arguments(train: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Train; the exit code."""
+
+    def load() -> RunConfig:
+        from raytrain.config import load_config
+
+        overrides = {path: getattr(options, name) for name, path in _KEYS.items() if getattr(options, name) is not None}
+        return load_config(options.file, {**settings_of(options.set), **overrides})
+
+    return train(load, options.local, _command(options))
+
+
+def train(load: Callable[[], RunConfig], local: bool, command: str) -> int:
+    """Train as the configuration says that `load` gives; the exit code.
+
+    Args:
+        command: see `raytrain.run.execute`.
+    """
     from raytrain.callbacks import CallbackError, Callbacks
     from raytrain.checkpoint import CheckpointWriteError
-    from raytrain.config import load_config
     from raytrain.console import Console
     from raytrain.errors import ClusterError, ConfigError, RunFault, RunFolderError, UploadError
     from raytrain.run import execute
@@ -50,12 +69,10 @@ def run(options: argparse.Namespace) -> int:
 
     console, debug = Console(), False
     try:
-        overrides = {path: getattr(options, name) for name, path in _KEYS.items() if getattr(options, name) is not None}
-        overrides = {**_settings(options.set), **overrides}
-        config = load_config(options.file, overrides)
+        config = load()
         debug = config.debug
-        trained, outcome = execute(config, options.local, Callbacks(), console, _command(options))
-    except (ConfigError, RunFolderError, ClusterError, _UsageError) as error:
+        trained, outcome = execute(config, local, Callbacks(), console, command)
+    except (ConfigError, RunFolderError, ClusterError, UsageError) as error:
         console.error(str(error))
         return 2
     except RunFault as fault:
@@ -67,37 +84,45 @@ def run(options: argparse.Namespace) -> int:
     return 130 if outcome.interrupted and not has_checkpoint(trained.path) else 0
 
 
-class _UsageError(ValueError):
+class UsageError(ValueError):
     """A command line that makes no sense."""
 
 
-def _settings(pairs: Sequence[str]) -> dict[str, Any]:
+def settings_of(pairs: Sequence[str]) -> dict[str, Any]:
+    """Dotted path -> value, of every ``--set``.
+
+    Raises:
+        UsageError: one is not of the form path=value.
+    """
     settings = {}
     for pair in pairs:
         path, equals, value = pair.partition("=")
         if not equals or not path:
-            raise _UsageError(f"Expected --set path.to.key=value, received --set {pair}.")
+            raise UsageError(f"Expected --set path.to.key=value, received --set {pair}.")
         settings[path.strip()] = value.strip()
     return settings
 
 
 def _command(options: argparse.Namespace) -> str:
-    """This command line without the flags that are about the run's id and whether it is new: to go on with ``--run-id … --resume``."""
-    program = sys.argv[0]
-    if Path(program).name == "__main__.py":
-        words = [_typed(sys.executable), "-m", "raytrain", "train"]
-    elif Path(program).suffix == ".py":
-        words = [_typed(sys.executable), program]
-    else:
-        words = [_typed(program), "train"]
-    words.append(options.file)
+    """The command line that goes on with the run: this one without the flags that are about the run's id and whether it is new."""
+    words = [*program_words("train"), options.file]
     for name in ("results_dir", "seed", "num_env_managers", "num_envs", "address"):
         if getattr(options, name) is not None:
             words += ["--" + name.replace("_", "-"), str(getattr(options, name))]
     words += ["--local"] if options.local else []
     for pair in options.set:
         words += ["--set", pair]
-    return shlex.join(words)
+    return f"{shlex.join(words)} --run-id {RUN_ID} --resume"
+
+
+def program_words(command: str) -> list[str]:
+    """How this program was called, up to the name of a command."""
+    program = sys.argv[0]
+    if Path(program).name == "__main__.py":
+        return [_typed(sys.executable), "-m", "raytrain", command]
+    if Path(program).suffix == ".py":  # scripts/train.py, which is that command
+        return [_typed(sys.executable), program]
+    return [_typed(program), command]
 
 
 def _typed(program: str) -> str:

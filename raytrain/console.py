@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, TextIO
 
 from rich.columns import Columns
@@ -96,6 +96,11 @@ class Console:
         self._waiting_for, self._waiting_since = "", clock()
         self._warned: set[str] = set()
 
+    @property
+    def size(self) -> tuple[int, int]:
+        """Columns and lines of the terminal; of what is none, as a page."""
+        return (100, 30) if self.is_plain else (self._out.width, self._out.height)
+
     def header(self, title: str, rows: Rows) -> None:
         """The first lines of a run: what and where (Ray, run folder, seed, versions)."""
         self._say(Text(title, style="bold"))
@@ -132,6 +137,15 @@ class Console:
         """A small table under a title."""
         self._say(Text(title, style="bold"))
         self._say(_grid(rows))
+
+    def columns(self, names: Sequence[str], rows: Sequence[Sequence[str]], numbers: Collection[str] = ()) -> None:
+        """A table with a heading for each column; those of `numbers` are aligned to the right."""
+        table = Table(box=None, padding=(0, 2, 0, 0), header_style="bold", pad_edge=False)
+        for name in names:
+            table.add_column(name, justify="right" if name in numbers else "left", overflow="fold")
+        for row in rows:
+            table.add_row(*map(Text, row))
+        self._say(table)
 
     def waiting(self, what: str, since_s: float | None = None, at_most_s: float = float("inf")) -> None:
         """Say what is waited for and for how long, when it was silent for too long. Call it on every turn.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import secrets
+import shlex
 import sys
 import time
 from collections.abc import Mapping
@@ -44,6 +45,7 @@ from raytrain.teams import teams_of
 from raytrain.timers import Gauges, merge, timers_metadata, write_timers
 from raytrain.writers import CsvWriter, TensorBoardWriter, writing_metrics
 
+RUN_ID = "{run_id}"
 PACKAGES = ("raytrain", "ray", "tensorflow", "numpy", "gymnasium")
 
 
@@ -103,7 +105,7 @@ def execute(config: RunConfig, local: bool, callbacks: Callbacks, console: Conso
     """Train as the resolved `config` says.
 
     Args:
-        command: the command line without ``--resume`` and ``--force``, to tell how to go on; empty from Python.
+        command: the command line that goes on with the run, in which `RUN_ID` stands for its id; empty from Python.
     """
     started_at = time.time()
     saved = config.checkpoint_settings
@@ -229,7 +231,7 @@ def _control(plans, backend, resumed, config, folder, store, callbacks, console,
                 console.warning(f"the last metrics could not be written and are lost: {error}")
         console.close()
     try:
-        _write_timers(folder, [trainer_name(plan.behavior) for plan in plans], trees, gauges, versions, command, started_at)
+        _write_timers(folder, [trainer_name(plan.behavior) for plan in plans], trees, gauges, versions, started_at)
     except OSError as error:
         console.warning(f"cannot write timers.json: {error}")
     folder.finish_upload()
@@ -333,13 +335,13 @@ def _writers(folder: RunFolder, behavior: str, resumed: dict[str, Any] | None) -
 
 
 def _write_timers(
-    folder: RunFolder, trainers: list[str], trees: dict[str, dict], gauges: Gauges, versions: dict[str, str], command: str, started_at: float
+    folder: RunFolder, trainers: list[str], trees: dict[str, dict], gauges: Gauges, versions: dict[str, str], started_at: float
 ) -> None:
     now = time.time()
     total = now - started_at
     root = {"name": "root", "total": total, "count": 1, "self": total}
     parts = {"trainer": [trees[name] for name in trainers if name in trees], "env_managers": [t for n, t in trees.items() if n not in trainers]}
-    write_timers(folder.path / "timers.json", merge(root, parts), gauges.to_json(), timers_metadata(started_at, now, versions, command or " ".join(sys.argv)))
+    write_timers(folder.path / "timers.json", merge(root, parts), gauges.to_json(), timers_metadata(started_at, now, versions, shlex.join(sys.argv)))
 
 
 def _write_log(folder: RunFolder, fault: RunFault) -> Path | None:
@@ -372,7 +374,7 @@ def _say_end(console: Console, plans: list[Plan], folder: RunFolder, store: Chec
             for behavior, one in outcome.behaviors.items() if one.balance
         ]
     go_on = any(outcome.behaviors[plan.behavior].agent_steps < plan.settings.max_steps for plan in plans) and store.paths()
-    again = f"{command} --run-id {plans[0].run_id} --resume"
+    again = command.replace(RUN_ID, plans[0].run_id)
     if "reached stop.reward" in outcome.reason:  # or it would end at once
         again += " --set stop.reward=null"
     console.ended(outcome.reason, again if command and go_on else None, rows)

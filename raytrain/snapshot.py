@@ -322,11 +322,21 @@ def load_frozen_part(folder: Path, behavior: str | None) -> dict[int, tuple[Froz
         return {number: (frozen[number], fmean(ratings[str(number)].values())) for number in state.scalars["ids"]}
 
 
-def _part(folder: Path, behavior: str | None) -> tuple[str, str]:
-    """Name and subfolder of the behavior that is meant."""
+def load_run_part(folder: Path) -> tuple[dict[str, str], dict[str, Any]]:
+    """Behavior -> its subfolder, and what is not a behavior's (`Snapshot.run`), of checkpoint `folder`; only this file is read.
+
+    Raises:
+        CheckpointError: as `load_snapshot`.
+    """
     _refuse(folder, find_problems(folder, only=[RUN]))
     with _decoding(folder):
-        folders = dict(json.loads((folder / RUN).read_bytes())["behaviors"])
+        run = json.loads((folder / RUN).read_bytes())
+        return dict(run["behaviors"]), dict(run["run"])
+
+
+def _part(folder: Path, behavior: str | None) -> tuple[str, str]:
+    """Name and subfolder of the behavior that is meant."""
+    folders, _ = load_run_part(folder)
     names = ", ".join(repr(name) for name in folders)
     if behavior is None:
         if len(folders) != 1:

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import argparse
 import re
 import subprocess
 import sys
+from importlib import import_module
 from pathlib import Path
 from typing import get_args
 
 import pytest
 
+from raytrain.cli import COMMANDS
 from raytrain.config import load_config
 from raytrain.evaluation_settings import EvaluationSettings
 from raytrain.parameter_settings import CriteriaSettings, LessonSettings, ParameterSettings, SamplerParameters, SamplerSettings
@@ -224,3 +227,14 @@ def test_this_module_loads_neither_ray_nor_tensorflow():
     code = "import sys, tests.raytrain.test_docs; print([m for m in ('ray', 'tensorflow', 'keras') if m in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], cwd=REPOSITORY, capture_output=True, text=True, check=True, timeout=60)
     assert done.stdout.strip() == "[]"
+
+
+@pytest.mark.parametrize("command", ["evaluate", "play", "resume", "list", "compare", "check-env"])
+def test_every_option_of_the_commands_is_documented(command):
+    page = (DOCS / "commands.md").read_text(encoding="utf-8")
+    parser = argparse.ArgumentParser(add_help=False)
+    import_module(f"raytrain.command_{command.replace('-', '_')}").add_arguments(parser)
+    options = [option for action in parser._actions for option in action.option_strings]
+    section = re.search(rf"^## `{command}`\n(.*?)(?=^## |\Z)", page, re.DOTALL | re.MULTILINE)[1]
+    assert [option for option in options if option not in section and option != "--import-dir"] == []
+    assert command in COMMANDS

@@ -1,0 +1,234 @@
+"""``raytrain play``: a trained policy is watched, in a window or in a video."""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import os
+import sys
+import tempfile
+import warnings
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+
+from envs.agent_behaviors import is_agent_world
+from envs.base import EnvFault
+from envs.factories import EnvFactory
+from envs.randomization import draw
+from envs.seeding import env_seeds
+from envs.single_env import Command, Outcome, Reset, SingleEnv, WithParameters
+from envs.specs import env_action_rows, to_env_actions
+from raytrain.console import Console
+from raytrain.errors import RunFault
+from raytrain.evaluate_run import MODES, default_seed
+from raytrain.plan import seed_branch
+from raytrain.saved_run import SavedRun, load_saved_run
+from raytrain.summary_line import format_number
+
+SUFFIX = ".mp4"
+WINDOW, FRAMES = "human", "rgb_array"
+
+
+@dataclass(frozen=True)
+class Episode:
+    """One that was shown."""
+
+    episode_return: float
+    length: int
+    how: str
+
+
+class Player:
+    """Lets the policy act in one environment that is shown.
+
+    Args:
+        saved: the policy, of one behavior and one agent.
+        made: the environment, which draws itself.
+    """
+
+    def __init__(self, saved: SavedRun, made: gym.Env, seed: int, deterministic: bool) -> None:
+        (plan,) = saved.plans
+        plan.prepare(threads=1)
+        self._policy, self._parameters, self._deterministic = plan.policy(), saved.parameters, deterministic
+        self._policy.set_weights(saved.weights[plan.behavior], saved.versions[plan.behavior])
+        self._action_spec = plan.spec.action
+        # The masks of the policy's spec: those in info show at a reset only.
+        self._env = SingleEnv(EnvFactory(plan.env, options=plan.env_options, masked=plan.spec.action.masked), made)
+        self._seeds, self._rng = seed_branch(seed, "evaluation", 0), np.random.default_rng(seed_branch(seed, "evaluation", 1))
+        self._episodes = 0
+        self._outcome: Outcome | None = None
+
+    def play(self) -> Episode:
+        """One whole episode.
+
+        Raises:
+            EnvFault: the environment failed.
+        """
+        if self._outcome is None:
+            self._outcome = self._run(Reset(env_seeds(self._seeds, 0, 0)), 0, 0, None)
+        self._episodes += 1
+        total, length, outcome = 0.0, 0, self._outcome
+        while True:
+            action = self._action(outcome)
+            outcome = self._run(action, self._episodes if length == 0 else None, length + 1, action)
+            total, length = total + outcome.reward, length + 1
+            if outcome.terminated or outcome.truncated:
+                self._outcome = outcome
+                return Episode(total, length, "terminated" if outcome.terminated else "truncated")
+
+    def _run(self, command: Command, next_episode: int | None, step: int, action: Any) -> Outcome:
+        """Do it; at the first step of an episode (and the first reset), `next_episode` is what the reset to come draws its parameters for."""
+        if self._parameters and next_episode is not None:
+            command = WithParameters(draw(self._parameters, self._seeds, 0, next_episode), command)
+        outcome = self._env.run(command)
+        if isinstance(outcome, EnvFault):
+            raise outcome.located(0, max(0, self._episodes - 1), step, action)
+        return outcome
+
+    def _action(self, outcome: Outcome) -> Any:
+        batch = {name: value[None] for name, value in outcome.obs.items()}
+        mask = None if outcome.action_mask is None else outcome.action_mask[None]
+        output = self._policy.act(batch, self._rng, self._deterministic, mask, with_entropy=False, agent_id=np.zeros(1, np.int64),
+                                  first=np.array([outcome.first]))
+        return env_action_rows(self._action_spec, to_env_actions(self._action_spec, output.actions))[0]
+
+
+def make_shown(saved: SavedRun, mode: str) -> gym.Env:
+    """The environment of a run, made so that it draws itself.
+
+    Args:
+        mode: Gymnasium's name of the render mode. A window is also made from frames, where the environment has only those.
+
+    Raises:
+        ValueError: it has no such mode, or more agents than one.
+        EnvFault: its own code raised.
+    """
+    run = saved.plans[0]
+    made = _make(saved, mode)
+    if not isinstance(made, gym.Env):
+        made.close()
+        what = "a world of many agents" if is_agent_world(made) else "a vector environment"
+        raise ValueError(f"{run.env}: expected an environment of one agent to watch, received {what}; raytrain evaluate plays it without a picture.")  # noqa: TRY004 - bad input
+    modes = list((made.metadata or {}).get("render_modes") or ())
+    if made.render_mode == mode:
+        return made
+    made.close()
+    if mode == WINDOW and FRAMES in modes:
+        shown = _make(saved, FRAMES)
+        if shown.render_mode == FRAMES:
+            return gym.wrappers.HumanRendering(shown)
+        shown.close()
+    if mode in modes:
+        raise ValueError(f"{run.env}: expected render_mode={mode!r} after it was made with that, received {made.render_mode!r}; set "
+                         "self.render_mode = render_mode in its constructor.")
+    there = f"it has {', '.join(map(repr, modes))} (metadata['render_modes'])" if modes else "its metadata['render_modes'] has none"
+    other = " Or record it: --video FILE.mp4." if mode == WINDOW and FRAMES in modes else ""
+    raise ValueError(f"{run.env}: expected an environment with render_mode={mode!r}, and {there}; let its render() draw that and name it there.{other}")
+
+
+def _make(saved: SavedRun, mode: str) -> Any:
+    run = saved.plans[0]
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # Gymnasium's about the mode; ours is an error
+            return EnvFactory(run.env, {**run.env_kwargs, "render_mode": mode}, run.import_dirs, run.env_options).make()
+    except ValueError as error:
+        if "no argument 'render_mode'" not in str(error):
+            raise
+        raise ValueError(f"{run.env}: expected a factory with the argument render_mode, received one without; give it one and pass it on to the "
+                         "environment, whose render() then draws.") from None
+
+
+def check_window() -> None:
+    """Refuse a window where there is no screen.
+
+    Raises:
+        ValueError: none is named to this process.
+    """
+    screens = ("DISPLAY", "WAYLAND_DISPLAY", "SDL_VIDEODRIVER")
+    if sys.platform.startswith("linux") and not any(os.environ.get(name) for name in screens):
+        raise ValueError("Expected a screen to play on, found none (DISPLAY and WAYLAND_DISPLAY are not set). Record it instead: --video FILE.mp4.")
+
+
+def check_video(text: str) -> Path:
+    """The file of ``--video``; what would be refused is refused before anything is played.
+
+    Raises:
+        ValueError: its name is no video's, its folder does not exist, or MoviePy is missing.
+    """
+    path = Path(text).expanduser()
+    if path.suffix.lower() != SUFFIX:
+        raise ValueError(f"Expected --video FILE with a name ending in {SUFFIX}, received {text}.")
+    if not path.absolute().parent.is_dir():
+        raise ValueError(f"Expected --video FILE in a folder that exists, received {text}; make {path.absolute().parent} first.")
+    if importlib.util.find_spec("moviepy") is None:
+        raise ValueError('Expected the package moviepy for videos, which is not installed; pip install "gymnasium[other]".')
+    return path
+
+
+def video_files(path: Path, episodes: int) -> list[Path]:
+    """One file for each episode: `path`, or of several ``name-1.mp4``, ``name-2.mp4``, …"""
+    return [path] if episodes == 1 else [path.with_name(f"{path.stem}-{i}{path.suffix}") for i in range(1, episodes + 1)]
+
+
+def run_command(options: argparse.Namespace) -> int:
+    """The command with its parsed arguments; returns the exit code."""
+    console = Console()
+    try:
+        if options.episodes < 1:
+            raise ValueError(f"Expected --episodes of at least 1, received {options.episodes}.")
+        if options.seed is not None and options.seed < 0:
+            raise ValueError(f"Expected --seed of at least 0, received {options.seed}.")
+        video = None if options.video is None else check_video(options.video)
+        if video is None:
+            check_window()
+        saved = load_saved_run(options.run_folder, options.checkpoint, options.env, options.import_dir)
+        if len(saved.plans) > 1 or saved.plans[0].agents > saved.plans[0].num_envs:
+            raise ValueError(f"{saved.config.env}: expected an environment of one agent to watch, received a world of many agents; raytrain evaluate "
+                             "plays it without a picture.")
+        seed = default_seed(saved) if options.seed is None else options.seed
+        return _play(console, saved, options.episodes, seed, options.deterministic, video)
+    except (EnvFault, RunFault) as fault:
+        console.error(str(fault), getattr(fault, "user_traceback", ""))
+        return 1
+    except OSError as error:
+        console.error(f"Cannot write the video: {error}")
+        return 1
+    except (ValueError, gym.error.DependencyNotInstalled) as error:
+        console.error(str(error))
+        return 2
+
+
+def _play(console: Console, saved: SavedRun, episodes: int, seed: int, deterministic: bool, video: Path | None) -> int:
+    made = make_shown(saved, WINDOW if video is None else FRAMES)
+    console.message(f"{saved.name} in {saved.config.env}, {MODES[deterministic]} actions, seed {seed}")
+    for name, text in saved.shown_parameters.items():
+        console.message(f"{name}: {text}")
+    if video is None:
+        _show_all(console, Player(saved, made, seed, deterministic), made, episodes)
+        return 0
+    with tempfile.TemporaryDirectory(dir=video.absolute().parent, prefix=".video-") as folder, warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of a folder that exists
+        recorder = gym.wrappers.RecordVideo(made, folder, episode_trigger=lambda episode: episode < episodes, disable_logger=True)
+        try:
+            _show_all(console, Player(saved, recorder, seed, deterministic), recorder, episodes)
+        finally:  # also what was seen until Ctrl-C or a fault
+            for number, file in enumerate(video_files(video, episodes)):
+                found = Path(folder) / f"rl-video-episode-{number}{SUFFIX}"
+                if found.is_file():
+                    os.replace(found, file)
+                    console.message(f"saved in {file}")
+    return 0
+
+
+def _show_all(console: Console, player: Player, env: gym.Env, episodes: int) -> None:
+    try:
+        for number in range(1, episodes + 1):
+            episode = player.play()
+            console.message(f"episode {number} of {episodes}: return {format_number(episode.episode_return)}, {episode.length:,} steps, {episode.how}")
+    finally:
+        env.close()
