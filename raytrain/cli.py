@@ -11,7 +11,7 @@ import sys
 from collections.abc import Sequence
 from importlib import import_module
 
-COMMANDS = ("train", "record", "scale", "schema")
+COMMANDS = ("train", "record", "export", "scale", "schema")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
