@@ -1,8 +1,8 @@
 """Whether an exported policy does what the policy does: 1,000 random observations through both.
 
 Differences are counted in policy space. Of a continuous dimension it is the distance in [-1, 1]; of a memory that relative to its
-size where that is above 1; of a choice, what the other choice loses in its logit, so that two choices that are equally good to the
-last bit count as equal; of a wrong environment action, infinity.
+size where that is above 1, and so it is of the logits of choices (in an ONNX file a tensor inside); of a choice, what the other
+choice loses in its logit, so that two that are equally good to the last bit count as equal; of a wrong environment action, infinity.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from envs.specs import Actions, BehaviorSpec, Observations, ObservationSpec, env
 from raytrain.export_numpy import runtime_spec
 from raytrain.export_runtime import ExportedPolicy
 from trainers.architecture import Architecture
-from trainers.onnx_policy import input_shape, simple_actions
+from trainers.onnx_policy import input_shape, logits_name, simple_actions
 from trainers.policy import Policy
 from trainers.trainer import Weights
 
@@ -34,12 +34,14 @@ class Acted:
     Attributes:
         continuous: float32 ``[n, C]`` in [-1, 1].
         discrete: int ``[n, B]`` from 0.
+        logits: float32 ``[n, choices]`` of each branch, masks not in them.
         memory: float32 ``[n, M]`` after the step; None without.
         env_error: largest difference of the environment's actions from what `continuous` and `discrete` have to become.
     """
 
     continuous: np.ndarray
     discrete: np.ndarray
+    logits: list[np.ndarray]
     memory: np.ndarray | None
     env_error: float = 0.0
 
@@ -67,12 +69,13 @@ def largest_difference(exported: Exported, policy: Policy, weights: Weights, see
         output = policy.act(obs, rng, True, mask, False, agent_id=np.arange(n), first=first)
         acted = exported.run(obs, mask, output.memory)
         worst = max(worst, acted.env_error, _distance(np.clip(output.actions.continuous, -1.0, 1.0), acted.continuous))
-        worst = max(worst, _lost(oracle, obs, output.memory, mask, output.actions.discrete, acted.discrete))
+        logits = oracle.logits(oracle.features(obs, output.memory)[0])
+        worst = max([worst, _lost(logits, mask, output.actions.discrete, acted.discrete), *map(_relative, logits, acted.logits)])
         if output.memory is not None:
             same = [slot for slot in range(n) if not first[slot]]
             expected, before = output.memory[same], np.array([remembered[slot] for slot in same])
             if len(same):
-                worst = max(worst, _distance(expected / np.maximum(np.abs(expected), 1.0), before / np.maximum(np.abs(expected), 1.0)))
+                worst = max(worst, _relative(expected, before))
             remembered.update(enumerate(acted.memory))
     return worst
 
@@ -83,15 +86,18 @@ def _distance(expected: np.ndarray, found: np.ndarray) -> float:
     return float(np.abs(expected - found).max(initial=0.0))
 
 
-def _lost(oracle: ExportedPolicy, obs: Observations, memory: np.ndarray | None, mask: np.ndarray | None, expected: np.ndarray, found: np.ndarray) -> float:
+def _relative(expected: np.ndarray, found: np.ndarray) -> float:
+    """`_distance`, of numbers above 1 relative to the largest in the row."""
+    size = np.maximum(np.abs(expected).max(axis=1, keepdims=True, initial=0.0), 1.0)
+    return _distance(expected / size, found / size)
+
+
+def _lost(logits: list[np.ndarray], mask: np.ndarray | None, expected: np.ndarray, found: np.ndarray) -> float:
     """The largest loss of logit by another choice; infinity for one that is masked or none at all."""
     if expected.shape != found.shape:
         return float("inf")
-    rows, branches = np.nonzero(expected != found)
-    if not len(rows):
-        return 0.0
-    logits, worst, starts = oracle.logits(oracle.features(obs, memory)[0]), 0.0, np.cumsum([0, *oracle.spec["action"]["discrete_branches"]])
-    for row, b in zip(rows, branches, strict=True):
+    worst, starts = 0.0, np.cumsum([0, *(one.shape[1] for one in logits)])
+    for row, b in np.argwhere(expected != found):
         choice = found[row, b]
         if not 0 <= choice < logits[b].shape[1] or (mask is not None and not mask[row, starts[b] + choice]):
             return float("inf")
@@ -134,15 +140,20 @@ def _random_mask(spec: BehaviorSpec, rng: np.random.Generator, n: int, call: int
 
 
 class OnnxFile:
-    """An exported ONNX file in onnxruntime, as a user would run it."""
+    """An exported ONNX file in onnxruntime, as a user would run it; the logits inside come out besides."""
 
     def __init__(self, path: Path, arch: Architecture, env_space: bool) -> None:
+        import onnx
         import onnxruntime
 
+        model = onnx.load(path)
+        branches = arch.spec.action.discrete_branches
+        model.graph.output.extend(
+            onnx.helper.make_tensor_value_info(logits_name(b), onnx.TensorProto.FLOAT, ["batch", size]) for b, size in enumerate(branches))
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads = options.inter_op_num_threads = 1
         options.log_severity_level = 3
-        self._session = onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+        self._session = onnxruntime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
         self._arch, self._env_space = arch, env_space
         self._images = {image.name: image for image in arch.images}
 
@@ -163,7 +174,8 @@ class OnnxFile:
         continuous = out.get("deterministic_continuous_actions", np.empty((n, 0), np.float32))
         discrete = out.get("deterministic_discrete_actions", np.empty((n, 0), np.int64))
         after = out["recurrent_out"][:, 0] if memory is not None else None
-        return Acted(continuous, discrete, after, self._env_error(out, continuous, discrete) if self._env_space else 0.0)
+        logits = [out[logits_name(b)] for b in range(len(action.discrete_branches))]
+        return Acted(continuous, discrete, logits, after, self._env_error(out, continuous, discrete) if self._env_space else 0.0)
 
     def _env_error(self, out: dict[str, np.ndarray], continuous: np.ndarray, discrete: np.ndarray) -> float:
         """In float32 a number that is rounded may fall to either side of a half: it has to be a whole one not more than a half away."""
@@ -198,7 +210,8 @@ class NumpyFile:
         expected = env_action_rows(self._spec.action, to_env_actions(self._spec.action, Actions(continuous, discrete.astype(np.int32))))
         rows = [_row(found, i) for i in range(len(discrete))]
         is_equal = all(_same(a, b) for a, b in zip(expected, rows, strict=True))
-        return Acted(continuous, discrete, after, 0.0 if is_equal else float("inf"))
+        logits = self._policy.logits(self._policy.features(obs, memory)[0])
+        return Acted(continuous, discrete, logits, after, 0.0 if is_equal else float("inf"))
 
 
 def _row(action: Any, i: int) -> Any:

@@ -64,9 +64,9 @@ class OnnxGraph:
         """``kind(x, value)`` with one float32 number."""
         return self.node(kind, x, self.constant(np.float32(value)))
 
-    def dense(self, x: str, kernel: np.ndarray, bias: np.ndarray) -> str:
+    def dense(self, x: str, kernel: np.ndarray, bias: np.ndarray, name: str = "") -> str:
         """``x @ kernel + bias``, float32 ``[n, inputs]`` -> ``[n, outputs]``."""
-        return self.node("Gemm", x, self.constant(kernel), self.constant(bias))
+        return self.node("Gemm", x, self.constant(kernel), self.constant(bias), name=name)
 
     def activation(self, x: str, name: str) -> str:
         """One of `trainers.activations.ACTIVATIONS`."""

@@ -160,6 +160,11 @@ def _to_box(graph: OnnxGraph, action: ActionSpec, unit: str) -> str:
     return graph.node("Add", graph.node("Mul", rounded, graph.constant(which)), graph.node("Mul", x, graph.constant(1.0 - which)))
 
 
+def logits_name(branch: int) -> str:
+    """The tensor inside the graph with the logits of a branch before any mask, float32 ``[n, choices]``."""
+    return f"branch_{branch}_logits"
+
+
 def simple_actions(action: ActionSpec) -> tuple[ActionSpec, ...]:
     """The simple spaces of an action, in its order."""
     return tuple(part.action for part in action.parts) or (action,)
@@ -170,7 +175,7 @@ def _discrete(graph: OnnxGraph, action: ActionSpec, weights: Weights, features: 
     masked_out = graph.number("Mul", graph.number("Sub", masks, 1.0), FORBIDDEN)
     likeliest, sampled, first = [], [], 0
     for b, size in enumerate(action.discrete_branches):
-        logits = graph.dense(features, weights[f"actor/branch_{b}/kernel"], weights[f"actor/branch_{b}/bias"])
+        logits = graph.dense(features, weights[f"actor/branch_{b}/kernel"], weights[f"actor/branch_{b}/bias"], logits_name(b))
         logits = graph.node("Add", logits, graph.columns(masked_out, first, first + size))
         likeliest.append(graph.node("ArgMax", logits, axis=1, keepdims=1))
         # The largest of logits + Gumbel noise is a choice with the probabilities of the softmax. The bounds keep the noise finite.

@@ -22,7 +22,7 @@ from raytrain.checkpoint import BehaviorSnapshot, CheckpointStore, Snapshot
 from raytrain.cli import main
 from raytrain.export import ExportFault, export_run
 from raytrain.export_check import random_observations
-from raytrain.export_numpy import load_source
+from raytrain.export_numpy import load_source, runtime_spec
 from raytrain.export_runtime import ExportedPolicy
 from raytrain.predict import LoadedPolicy, load_policy
 from tests.raytrain.test_predict import OBSERVATION, OBSERVATION_SPACES, assert_same, row, rows_of
@@ -40,7 +40,7 @@ onnxruntime = pytest.importorskip("onnxruntime")
 NETWORK = {"hidden_units": 8, "vis_encode_type": "fully_connected"}
 MEMORY = {"memory": {"memory_size": 8}}
 IMAGE = spaces.Box(0, 255, (20, 24, 3), np.uint8)
-STACK = spaces.Box(0, 255, (2, 21, 23, 3), np.uint8)
+STACK = spaces.Box(0, 255, (2, 6, 7, 3), np.uint8)
 KINDS: dict[str, tuple[spaces.Space, str, str, bool, dict[str, Any]]] = {
     "gaussian": (OBSERVATION, "box_asymmetric", "gaussian", False, {"normalize": True}),
     "squashed": (OBSERVATION, "box_300_500", "squashed_gaussian", False, {"normalize": True, "activation": "swish"}),
@@ -57,9 +57,9 @@ KINDS: dict[str, tuple[spaces.Space, str, str, bool, dict[str, Any]]] = {
     "image": (IMAGE, "discrete", "gaussian", False, {"vis_encode_type": "simple"}),
     "image_lstm": (OBSERVATION_SPACES["image"], "hybrid_tuple", "gaussian", False, MEMORY),
     "frame_stack": (STACK, "box_0_1", "gaussian", False, {"vis_encode_type": "match3"}),
-    "grey": (spaces.Box(0, 255, (16, 17), np.uint8), "discrete", "gaussian", False, {"vis_encode_type": "match3"}),
+    "grey": (spaces.Box(0, 255, (16, 17), np.uint8), "discrete", "gaussian", False, {}),
 }
-QUICK = [kind for kind in KINDS if kind not in ("image", "frame_stack", "grey")]
+QUICK = [kind for kind in KINDS if kind != "image"]
 
 
 def spec_of(kind: str) -> tuple[BehaviorSpec, NetworkSettings, Any]:
@@ -130,7 +130,7 @@ def test_large_encoders_act_as_the_policy(tmp_path: Path, monkeypatch: pytest.Mo
         "continuous_actions": ["batch", 2], "deterministic_continuous_actions": ["batch", 2], "continuous_action_output_shape": [1],
         "discrete_actions": ["batch", 1], "deterministic_discrete_actions": ["batch", 1], "discrete_action_output_shape": [1, 1],
         "recurrent_out": ["batch", 1, 8]}),
-    ("frame_stack", {"obs_0": ["batch", 6, 21, 23]}, {
+    ("frame_stack", {"obs_0": ["batch", 6, 6, 7]}, {
         "continuous_actions": ["batch", 2], "deterministic_continuous_actions": ["batch", 2], "continuous_action_output_shape": [1]}),
 ])
 def test_names_axes_and_constants_are_those_of_unity(tmp_path: Path, kind: str, inputs: dict, outputs: dict) -> None:
@@ -166,7 +166,7 @@ def test_onnx_samples_come_from_the_policys_distribution(tmp_path: Path, kind: s
     """Mean and spread of continuous actions, and how often each choice comes, in 4,000 samples at one observation."""
     policy, weights = policy_of(kind)
     save(tmp_path / "run", Agent=kind)
-    one = session(export_run(tmp_path / "run", formats=["onnx"])[0].path)
+    one = session(export_run(tmp_path / "run", formats=["onnx"], env_space=True)[0].path)
     onnxruntime.set_seed(1)
     rng, n = np.random.default_rng(0), 4000
     obs = {name: np.repeat(x, n, axis=0) for name, x in random_observations(policy.spec, weights, rng, 1).items()}
@@ -181,12 +181,9 @@ def test_onnx_samples_come_from_the_policys_distribution(tmp_path: Path, kind: s
             inputs["action_masks"] = mask.astype(np.float32)
         else:
             mask[:, 0] = True
-    for i, o in enumerate(policy.spec.observations):
-        inputs[f"obs_{i}"] = inputs[f"obs_{i}"].transpose(0, 3, 1, 2) if o.kind == "image" and o.shape[-1] == 1 else inputs[f"obs_{i}"]
     out = dict(zip([o.name for o in one.get_outputs()], one.run(None, inputs), strict=True))
+    # With slots each agent has noise of its own, whose marginal is what is exported.
     expected = policy.act(obs, rng, action_mask=mask, agent_id=np.arange(n) if policy.architecture.memory else None).actions
-    if kind == "lstm_gsde":  # with slots each agent has noise of its own, whose marginal is what is exported
-        assert policy.distribution == "gsde"
     if policy.spec.action.continuous_size:
         clipped = np.clip(expected.continuous, -1.0, 1.0)
         np.testing.assert_allclose(out["continuous_actions"].mean(axis=0), clipped.mean(axis=0), atol=0.08)
@@ -195,7 +192,8 @@ def test_onnx_samples_come_from_the_policys_distribution(tmp_path: Path, kind: s
     for b, choices in enumerate(policy.spec.action.discrete_branches):
         often = [np.bincount(x[:, b], minlength=choices) / n for x in (out["discrete_actions"], expected.discrete)]
         np.testing.assert_allclose(often[0], often[1], atol=0.05)
-        np.testing.assert_array_equal(often[0] == 0.0, often[1] == 0.0) if mask is not None and b == 0 else None
+        if b == 0 and choices > 1:
+            assert often[0][0] == 0.0, "it is masked"
 
 
 def test_env_space_takes_images_as_stored_and_gives_actions_of_the_environment(tmp_path: Path) -> None:
@@ -205,12 +203,8 @@ def test_env_space_takes_images_as_stored_and_gives_actions_of_the_environment(t
     obs = random_observations(policy.spec, weights, np.random.default_rng(0), 50)
     out = dict(zip([o.name for o in one.get_outputs()], one.run(None, feed(policy, obs)), strict=True))
     assert {"env_continuous_actions", "env_deterministic_continuous_actions", "env_discrete_actions", "env_deterministic_discrete_actions"} < set(out)
-    for prefix in ("env_", "env_deterministic_"):
-        box, whole = out[f"{prefix}continuous_actions"][:, 2:], out[f"{prefix}continuous_actions"][:, :2]
-        columns = np.concatenate([box, whole], axis=1)
-        assert columns.shape == (50, 4) and out[f"{prefix}discrete_actions"].min(axis=0).tolist() >= [0, 25]
-    action = LoadedPolicy(policy.spec, policy, 100).act(nested := export_check.nested_observation(policy.spec, obs), action_mask=np.ones((50, 13), bool))
-    assert nested is not None
+    nested = export_check.nested_observation(policy.spec, obs)
+    action = LoadedPolicy(policy.spec, policy, 100).act(nested, action_mask=np.ones((50, 13), bool))
     found, dimension, branch = out["env_deterministic_continuous_actions"], 0, 0
     for part in policy.spec.action.parts:
         expected = action[part.path[0]].reshape(50, -1)
@@ -259,7 +253,7 @@ def test_one_observation_acts_as_in_a_batch_and_as_a_loaded_policy(tmp_path: Pat
 def test_runtime_has_the_policys_probabilities(kind: str) -> None:
     """Log-probability (density) of samples, from σ and logits of the exported file: what samples of it follow."""
     policy, weights = policy_of(kind)
-    exported = ExportedPolicy(export.runtime_spec(policy.architecture, policy.distribution), weights)
+    exported = ExportedPolicy(runtime_spec(policy.architecture, policy.distribution), weights)
     rng, n = np.random.default_rng(3), 50
     obs = random_observations(policy.spec, weights, rng, n)
     slots = {"agent_id": np.arange(n)} if policy.architecture.memory else {}
@@ -303,7 +297,7 @@ def test_python_samples_follow_the_generator_and_the_mask(tmp_path: Path) -> Non
 def test_runtime_refuses_what_does_not_fit(kind: str, obs: Any, options: dict, message: str) -> None:
     policy, weights = policy_of(kind)
     with pytest.raises(ValueError, match=message):
-        ExportedPolicy(export.runtime_spec(policy.architecture, policy.distribution), weights).act(obs, **options)
+        ExportedPolicy(runtime_spec(policy.architecture, policy.distribution), weights).act(obs, **options)
 
 
 def test_python_file_needs_numpy_alone(tmp_path: Path) -> None:
@@ -319,7 +313,7 @@ def test_python_file_needs_numpy_alone(tmp_path: Path) -> None:
         "import sys, numpy as np; from Agent_policy import act, policy; a, m = act(np.zeros(3), np.ones(3)); a, m = act(np.zeros(3), np.ones(3), m); "
         "print(len(a), m.shape, [n for n in ('raytrain', 'gymnasium', 'tensorflow', 'onnx') if n in sys.modules])"
     )
-    done = subprocess.run([sys.executable, "-c", code], cwd=path.parent, capture_output=True, text=True, timeout=60, env={"PATH": ""})
+    done = subprocess.run([sys.executable, "-c", code], cwd=path.parent, capture_output=True, text=True, timeout=60, env={"PATH": ""}, check=False)
     assert done.stdout == "2 (8,) []\n", done.stderr
 
 
@@ -367,12 +361,8 @@ def test_a_file_that_differs_is_deleted_and_an_older_one_kept(
 
 
 def test_choices_that_are_equally_good_count_as_equal() -> None:
-    policy, weights = policy_of("discrete")
-    weights["actor/branch_0/kernel"][:] = 0.0
-    weights["actor/branch_0/bias"][:] = [1.0, 1.0, 0.0]
-    oracle = ExportedPolicy(export.runtime_spec(policy.architecture, policy.distribution), weights)
-    obs, mask = random_observations(policy.spec, weights, np.random.default_rng(0), 2), np.array([[True, False, True]] * 2)
-    lost = lambda mask, choices: export_check._lost(oracle, obs, None, mask, np.zeros((2, 1), int), np.array(choices)[:, None])
+    logits, mask = [np.array([[1.0, 1.0, 0.0]] * 2, np.float32)], np.array([[True, False, True]] * 2)
+    lost = lambda mask, choices: export_check._lost(logits, mask, np.zeros((2, 1), int), np.array(choices)[:, None])
     assert [lost(None, c) for c in ([0, 0], [0, 1], [0, 2])] == [0.0, 0.0, 1.0]
     assert lost(mask, [0, 1]) == lost(None, [0, 3]) == np.inf
 
