@@ -71,6 +71,10 @@ def largest_difference(exported: Exported, policy: Policy, weights: Weights, see
         worst = max(worst, acted.env_error, _distance(np.clip(output.actions.continuous, -1.0, 1.0), acted.continuous))
         logits = oracle.logits(oracle.features(obs, output.memory)[0])
         worst = max([worst, _lost(logits, mask, output.actions.discrete, acted.discrete), *map(_relative, logits, acted.logits)])
+        if not spec.action.continuous_size:  # what the policy itself says of its logits
+            size = np.maximum(1.0, np.max([np.abs(one).max(axis=1) for one in logits], axis=0))
+            found = _log_prob(acted.logits, mask, output.actions.discrete)
+            worst = max(worst, _distance(output.log_prob / size, found / size))
         if output.memory is not None:
             same = [slot for slot in range(n) if not first[slot]]
             expected, before = output.memory[same], np.array([remembered[slot] for slot in same])
@@ -90,6 +94,17 @@ def _relative(expected: np.ndarray, found: np.ndarray) -> float:
     """`_distance`, of numbers above 1 relative to the largest in the row."""
     size = np.maximum(np.abs(expected).max(axis=1, keepdims=True, initial=0.0), 1.0)
     return _distance(expected / size, found / size)
+
+
+def _log_prob(logits: list[np.ndarray], mask: np.ndarray | None, choices: np.ndarray) -> np.ndarray:
+    """Joint log-probability of choices that are allowed, float64 ``[n]``."""
+    total, start = np.zeros(len(choices)), 0
+    for b, one in enumerate(logits):
+        allowed = True if mask is None else mask[:, start : start + one.shape[1]]
+        shifted = one.astype(np.float64) - one.max(axis=1, keepdims=True)
+        total += shifted[np.arange(len(one)), choices[:, b]] - np.log(np.exp(shifted).sum(axis=1, where=allowed))
+        start += one.shape[1]
+    return total
 
 
 def _lost(logits: list[np.ndarray], mask: np.ndarray | None, expected: np.ndarray, found: np.ndarray) -> float:
