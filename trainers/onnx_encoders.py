@@ -14,11 +14,11 @@ import numpy as np
 from trainers.architecture import Architecture, ImageInput
 from trainers.encoders import Conv, MaxPool, Residual, encoder_layers, encoder_prefix
 from trainers.networks import encoder_dense
+from trainers.onnx_graph import OnnxGraph
 from trainers.trainer import Weights
 
 _FASTER = ("simple", "nature_cnn", "resnet")
 _OPSET, _IR_VERSION = 17, 9  # of 2022: what onnxruntime 1.14 and later read
-_ACTIVATIONS = {"tanh": ("Tanh",), "relu": ("Relu",), "elu": ("Elu",), "swish": ("Sigmoid", "Mul")}
 
 
 @functools.cache
@@ -54,54 +54,42 @@ class OnnxEncoder:
 
 def _model(arch: Architecture, image: ImageInput, weights: Weights) -> bytes:
     """The encoder as an ONNX model, ``images`` -> features."""
-    from onnx import TensorProto, helper, numpy_helper
+    graph = OnnxGraph(_OPSET, _IR_VERSION)
+    dtype = np.dtype(next(o.dtype for o in arch.spec.observations if o.name == image.name))
+    stored = graph.input("images", dtype, ["n", *image.shape])
+    x = image_features(graph, arch, image, weights, channels_first(graph, image, graph.node("Cast", stored, to=1)))
+    graph.output(x, "features", np.float32, ["n", arch.image_units])
+    return graph.model("encoder")
 
-    nodes, tensors = [], []
 
-    def constant(array: np.ndarray) -> str:
-        tensors.append(numpy_helper.from_array(np.ascontiguousarray(array), f"w{len(tensors)}"))
-        return tensors[-1].name
+def channels_first(graph: OnnxGraph, image: ImageInput, x: str) -> str:
+    """Images as they are stored, float32 ``[n, *shape]`` -> ``[n, C, H, W]``; stacked frames become channels, as in `Architecture`."""
+    order = [0, *(1 + image.to_channels_last[i] for i in (*range(2, len(image.shape)), 0, 1))]
+    if order != sorted(order):
+        x = graph.node("Transpose", x, perm=order)
+    return graph.node("Reshape", x, graph.constant(np.array([-1, image.channels, image.height, image.width], np.int64)))
 
-    def node(kind: str, *inputs: str, **attributes: Any) -> str:
-        nodes.append(helper.make_node(kind, inputs, [f"x{len(nodes)}"], **attributes))
-        return nodes[-1].output[0]
 
+def image_features(graph: OnnxGraph, arch: Architecture, image: ImageInput, weights: Weights, x: str) -> str:
+    """The actor's encoder of an image, pixels as stored but float32 ``[n, C, H, W]`` (which onnxruntime's convolutions want) -> ``[n, U]``."""
     def conv(x: str, layer: Conv) -> str:
         kernel, bias = weights[layer.kernel].transpose(3, 2, 0, 1), weights[layer.bias]
         padding = "SAME_UPPER" if layer.same else "VALID"
-        x = node("Conv", x, constant(kernel), constant(bias), strides=[layer.stride] * 2, auto_pad=padding)
-        return node("Relu", x) if layer.relu else x
+        x = graph.node("Conv", x, graph.constant(kernel), graph.constant(bias), strides=[layer.stride] * 2, auto_pad=padding,
+                       kernel_shape=[layer.size] * 2)
+        return graph.node("Relu", x) if layer.relu else x
 
-    def activation(x: str) -> str:
-        first, *product = _ACTIVATIONS[arch.activation]
-        y = node(first, x)
-        return node(*product, x, y) if product else y
-
-    # Channels first, as onnxruntime's convolutions are; stacked frames become channels, as in `Architecture`.
-    order = [0, *(1 + image.to_channels_last[i] for i in (*range(2, len(image.shape)), 0, 1))]
-    x = node("Cast", "images", to=TensorProto.FLOAT)
-    if order != sorted(order):
-        x = node("Transpose", x, perm=order)
-    shape = np.array([-1, image.channels, image.height, image.width], np.int64)
-    x = node("Reshape", x, constant(shape))
     if image.scale:
-        x = node("Mul", x, constant(np.float32(1.0 / 255.0)))
+        x = graph.number("Mul", x, 1.0 / 255.0)
     for layer in encoder_layers(image, encoder_prefix(arch, image, "actor")):
         if isinstance(layer, Conv):
             x = conv(x, layer)
         elif isinstance(layer, MaxPool):
-            x = node("MaxPool", x, kernel_shape=[layer.size] * 2, strides=[layer.stride] * 2, auto_pad="SAME_UPPER")
+            x = graph.node("MaxPool", x, kernel_shape=[layer.size] * 2, strides=[layer.stride] * 2, auto_pad="SAME_UPPER")
         elif isinstance(layer, Residual):
-            x = node("Add", x, conv(node("Relu", conv(node("Relu", x), layer.first)), layer.second))
+            x = graph.node("Add", x, conv(graph.node("Relu", conv(graph.node("Relu", x), layer.first)), layer.second))
         else:
-            x = node("Relu", x)
+            x = graph.node("Relu", x)
     dense = encoder_dense(arch, image)
-    x = node("Flatten", node("Transpose", x, perm=[0, 2, 3, 1]))
-    x = activation(node("Gemm", x, constant(weights[dense.kernel]), constant(weights[dense.bias])))
-    dtype = helper.np_dtype_to_tensor_dtype(np.dtype(next(o.dtype for o in arch.spec.observations if o.name == image.name)))
-    graph = helper.make_graph(
-        nodes, "encoder", [helper.make_tensor_value_info("images", dtype, ["n", *image.shape])],
-        [helper.make_tensor_value_info(x, TensorProto.FLOAT, ["n", dense.outputs])], tensors)
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", _OPSET)])
-    model.ir_version = _IR_VERSION
-    return model.SerializeToString()
+    x = graph.node("Flatten", graph.node("Transpose", x, perm=[0, 2, 3, 1]))
+    return graph.activation(graph.dense(x, weights[dense.kernel], weights[dense.bias]), arch.activation)
