@@ -4,6 +4,7 @@
 ``kills``       SIGKILL to random env managers, trainer, exchanges and nodes of one CartPole run on a cluster of three nodes
 ``interrupts``  SIGKILL to a whole run, driver and all, at random moments, and resume
 ``memory``      memory, open files and spilled bytes over a long CartPole run
+``corrupt``     damaged copies of the checkpoints of a finished run: each must be noticed, fallen back from and told
 ``scaling``     slow environments in more and more env managers
 
 Each makes its own Ray and ends only processes that it started. Figures gather in the JSON file under the name of the command.
@@ -21,7 +22,7 @@ from pathlib import Path
 sys.path[:0] = [str(Path(__file__).resolve().parent), str(Path(__file__).resolve().parent.parent)]
 
 import machine
-from chaos_runs import interrupts, kills, memory, scaling
+from chaos_runs import corrupt, interrupts, kills, memory, scaling
 from chaos_runs.tables import Row, table
 from rich.console import Console
 
@@ -49,7 +50,10 @@ def parse(words: Sequence[str] | None = None) -> argparse.Namespace:
     scale.add_argument("--num-envs", type=int, default=16, metavar="N", help="of each env manager (default: %(default)s)")
     scale.add_argument("--step-s", type=float, default=0.01, metavar="S", help="of an environment (default: %(default)s)")
     scale.add_argument("--seconds", type=float, default=60.0, metavar="S", help="of each run, its start left out (default: %(default)s)")
-    for command in (kill, interrupt, long, scale):
+    damage = commands.add_parser("corrupt")
+    damage.add_argument("run", type=Path, help="folder of a finished run with at least two checkpoints")
+    damage.add_argument("--variants", type=int, default=200, metavar="N", help="(default: %(default)s)")
+    for command in (kill, interrupt, long, scale, damage):
         command.add_argument("--seed", type=int, default=0)
         command.add_argument("--timeout-s", type=float, default=6 * 3600.0, metavar="S", help="a run is given up after (default: %(default)s)")
         command.add_argument("--folder", type=Path, help="where runs go; new (default: a temporary one, kept)")
@@ -97,7 +101,12 @@ def run_scaling(options: argparse.Namespace, folder: Path) -> tuple[dict, list[R
     return result, scaling.rows(result)
 
 
-COMMANDS = {"kills": run_kills, "interrupts": run_interrupts, "memory": run_memory, "scaling": run_scaling}
+def run_corrupt(options: argparse.Namespace, folder: Path) -> tuple[dict, list[Row]]:
+    result = corrupt.corrupt(options.run, options.variants, options.seed)
+    return result, corrupt.rows(result)
+
+
+COMMANDS = {"kills": run_kills, "interrupts": run_interrupts, "corrupt": run_corrupt, "memory": run_memory, "scaling": run_scaling}
 
 
 def write(path: Path, command: str, result: dict, found: Sequence[Row]) -> None:

@@ -115,7 +115,7 @@ def test_beyond_the_limit(tmp_path: Path) -> None:
 
 def test_rate_limit_is_that_of_each_copy(tmp_path: Path) -> None:
     """Two copies break once each within a minute: allowed; one of them a second time: not."""
-    env = make(tmp_path, 2, kwargs={"mode": "raise", "lives": (0, 1)}, restart_limits=RestartLimits())
+    env = make(tmp_path, 2, kwargs={"mode": "exit", "lives": (0, 1)}, restart_limits=RestartLimits())
     try:
         with pytest.raises(EnvFault, match=r"env [01], episode 1, step 3.*\nNot started anew: 1 restart in the last 60 s, .*restarts_rate_limit_n"):
             run(env, 100)
@@ -286,6 +286,7 @@ def test_old_environment_is_closed_before_the_next_is_made(tmp_path: Path) -> No
         env.close()
 
 
+@pytest.mark.slow
 def test_environment_that_hangs_in_its_close(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("envs.processes.CLOSE_TIMEOUT_S", 0.1)
     env = make(tmp_path, world="HangsInClose", kwargs={"mode": "raise", "n": 1})
@@ -329,6 +330,7 @@ def open_files() -> int:
     return len(os.listdir("/proc/self/fd"))
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not os.path.isdir("/proc/self/fd"), reason="needs /proc")
 def test_nothing_is_left_after_twenty_restarts(tmp_path: Path) -> None:
     """No process, no pipe."""

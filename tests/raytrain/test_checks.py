@@ -247,7 +247,7 @@ def test_rows_of_images_that_ppo_cannot_hold(tmp_path, monkeypatch) -> None:
         check_memory(config, [plan], here=True)
     (problem,) = caught.value.problems
     assert problem.path == "behaviors.Toy.hyperparameters.buffer_size"
-    assert problem.message.startswith("expected a buffer of 100,000 agent steps to fit into memory, received one that takes 16.9 GB (200,006 agent steps ")
+    assert problem.message.startswith("expected a buffer of 100,000 agent steps to fit into memory, received one that takes 16.9 GB (200,009 agent steps ")
     fits = int(problem.message.split("about ")[1].split(" agent steps fit")[0].replace(",", ""))
     assert 3_000 < fits < 6_000
     hyper["buffer_size"] = fits

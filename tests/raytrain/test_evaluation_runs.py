@@ -78,6 +78,7 @@ def test_training_is_the_same_to_the_byte_with_and_without(tmp_path):
     assert with_it.results["agent_steps"] == without.results["agent_steps"]
 
 
+@pytest.mark.slow
 def test_what_an_evaluation_leaves(tmp_path, capsys):
     """C84: mode, statistics, seeds; the figures at the steps of their checkpoints, everywhere the same."""
     run = train(tmp_path, config({"interval": 250, "episodes": 5, "seed": 7}, checkpoint_interval=10_000, max_steps=640))

@@ -109,6 +109,7 @@ def test_a_run_that_is_interrupted_anywhere_equals_one_that_never_was(tmp_path, 
     assert metrics(parts) == metrics(whole) and len(metrics(whole)) >= 4
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("at_step", [1, 64, 65, 200])
 @pytest.mark.parametrize("poll_s", [0.0, 60.0])
 def test_whatever_the_moment(tmp_path, monkeypatch, uninterrupted, at_step, poll_s):
@@ -144,6 +145,7 @@ def differences_of_trainer(a: raytrain.Run, b: raytrain.Run) -> list[str]:
     return [k for k, v in one.items() if isinstance(v, np.ndarray) and not np.array_equal(v, other.get(k))]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("change", "reason"), [
     ({"num_envs": 3}, "the checkpoint is of 4 environments in each env manager, and there are 3 now"),
 ])
@@ -154,6 +156,7 @@ def test_another_number_of_environments_begins_new_episodes(tmp_path, capsys, ch
     assert f"environments begin new episodes: {reason}" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_no_episode_begins_anew_at_a_resume(tmp_path):
     """Winds are drawn from the generator of each environment: those of the whole run are those of its parts, but for the resets that come
     before `set_state`, whose episodes nobody sees."""
@@ -177,6 +180,7 @@ def test_the_checkpoint_has_the_episodes_beside_its_other_files(tmp_path):
         (newest(run) / "manifest.json").read_text())["files"].keys()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("world", ["KeptCounting", "KeptTurns", "KeptTeams"])
 def test_worlds_of_many_agents(tmp_path, uninterrupted, world):
     """Agents that die, that act in turn (where some act without leaving a row), that pause and come back."""

@@ -78,6 +78,7 @@ def test_what_is_a_uri() -> None:
     assert is_uri("s3://a/b") and is_uri("file:///a") and not is_uri("results") and not is_uri("C:\\results") and not is_uri(Path("s3://a"))
 
 
+@pytest.mark.slow
 def test_a_run_is_at_its_uri_and_goes_on_from_there_on_another_machine(results: str, machine: list[Path]) -> None:
     """Checkpoints, best, curves and configuration; the resumed run ends as one that was resumed on disk."""
     run = raytrain.train(config(), results_dir=results, run_id="run", local=True, console=Console(io.StringIO()))
@@ -196,6 +197,7 @@ def test_a_live_run_elsewhere_is_refused_and_a_silent_one_is_taken_over(results:
     assert Holder.from_bytes(run.read("lock")).host == "elsewhere", "it is not ours to remove"
 
 
+@pytest.mark.slow
 def test_a_run_goes_on_while_its_uri_is_out_of_reach(results: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Exit code 1 with where the results are, and everything is uploaded when it is resumed."""
     monkeypatch.setattr(mirror, "_INTERVAL_S", 0.05)
@@ -215,6 +217,7 @@ def test_a_run_goes_on_while_its_uri_is_out_of_reach(results: str, monkeypatch: 
     assert raytrain.load_policy(f"{results}/run", which="latest").agent_steps >= 600
 
 
+@pytest.mark.slow
 def test_weights_of_a_run_at_a_uri_begin_another(results: str, machine: list[Path], tmp_path: Path) -> None:
     first = raytrain.train(config(), results_dir=results, run_id="run", local=True)
     new_machine(machine)

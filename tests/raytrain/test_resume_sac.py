@@ -51,6 +51,7 @@ def test_with_its_replay_buffer_a_run_goes_on_as_if_it_had_not_ended(tmp_path, c
     assert len(tensors(checkpoints(again)[-1])["replay/next"]) >= again.results["agent_steps"]
 
 
+@pytest.mark.slow
 def test_without_its_replay_buffer_a_run_says_so_and_acts_with_what_it_has_learnt(tmp_path, capsys):
     """C30: the loaded policy fills the new buffer, not a uniform one: every action is the sample that the checkpoint's policy gives."""
     first = train(tmp_path, config(max_steps=400))
@@ -124,6 +125,7 @@ def test_a_checkpoint_of_another_algorithm_is_refused(tmp_path, way):
         assert files_of(tmp_path) == before and not (tmp_path / "new").exists()
 
 
+@pytest.mark.slow
 def test_a_run_is_not_moved_aside_for_weights_that_do_not_fit(tmp_path):
     """`force` begins anew, but only a run that can begin."""
     train(tmp_path, ppo_config(), "ppo")

@@ -245,6 +245,7 @@ def test_a_demonstration_of_another_environment_is_refused(tmp_path, demo):
         train(tmp_path, data)
 
 
+@pytest.mark.slow
 def test_demonstrations_lie_beside_the_file(tmp_path, demo):
     """A relative path starts at the YAML file, wherever the command is called."""
     import shutil

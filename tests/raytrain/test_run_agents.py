@@ -46,6 +46,7 @@ def weights(run, name: str) -> dict[str, np.ndarray]:
     return load_file(max((run.path / "checkpoints").iterdir()) / name / "trainer.safetensors")
 
 
+@pytest.mark.slow
 def test_every_behavior_has_a_trainer_and_its_own_account(tmp_path):
     """C75: agent steps of each behavior, env steps once for all of them; statistics, checkpoints and results by behavior."""
     episodes, checkpoints = {"early": [], "late": []}, []
@@ -110,6 +111,7 @@ def test_a_run_ends_when_every_behavior_has_reached_its_goal(tmp_path):
     assert "reached stop.reward=49" in ends.results["reason"] and "max_steps" in goes_on.results["reason"]
 
 
+@pytest.mark.slow
 def test_agents_that_take_turns_do_not_stall(tmp_path):
     """Strictly on-policy, where the result of every move waits for another agent's."""
     pytest.importorskip("pettingzoo.classic.tictactoe_v3", reason="pygame is not installed")

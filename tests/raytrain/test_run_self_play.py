@@ -79,6 +79,7 @@ def test_only_the_team_that_learns_is_learnt_from(tmp_path, monkeypatch):
     assert ledger["produced"] == ledger["consumed"] + sum(v for k, v in ledger.items() if k.startswith("dropped_"))
 
 
+@pytest.mark.slow
 def test_who_always_wins_gets_the_points(tmp_path):
     """C76: team 0 wins every game, whoever learns; the rating of one side is taken from the other."""
     summaries = []
@@ -92,6 +93,7 @@ def test_who_always_wins_gets_the_points(tmp_path):
     assert all(s.values["Self-play/ELO"] == pytest.approx(1200, abs=60) for s in summaries)
 
 
+@pytest.mark.slow
 def test_everything_is_saved_and_goes_on(tmp_path):
     """C27: rating, learning team, counters and snapshots are those of the checkpoint; the first step back does not move them."""
     data = duel()
@@ -198,6 +200,7 @@ def echo(require_reset=False, **more) -> dict:
         "environment_parameters": {"mass": {"curriculum": lessons}}, "env_settings": {"num_envs": 8, "seed": 1}}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("require_reset", [False, True])
 def test_lessons_move_in_a_run(tmp_path, monkeypatch, require_reset):
     """C79, C80: a lesson ends with the twentieth episode that began in it; those of the lesson before do not count."""
@@ -215,6 +218,7 @@ def test_lessons_move_in_a_run(tmp_path, monkeypatch, require_reset):
     assert ledger["produced"] == ledger["consumed"] + sum(v for k, v in ledger.items() if k.startswith("dropped_"))
 
 
+@pytest.mark.slow
 def test_the_first_episode_after_a_resume_has_its_lesson(tmp_path, monkeypatch):
     """C28: the lesson that was reached, at every environment's first reset, with the episodes counted so far."""
     run = train(tmp_path, echo(), overrides={"behaviors.ParamEcho.max_steps": 140})
@@ -227,6 +231,7 @@ def test_the_first_episode_after_a_resume_has_its_lesson(tmp_path, monkeypatch):
     assert again[0].run["referee"]["curricula"]["curricula"]["mass"] == saved
 
 
+@pytest.mark.slow
 def test_a_lesson_begins_with_a_reset_where_it_has_to(tmp_path):
     """Long episodes: the new lesson is there with the next update, and what was given up is counted."""
     data = echo(require_reset=True)

@@ -110,7 +110,7 @@ def test_the_whole_table_of_images_with_a_memory() -> None:
     assert table["network"] == "1 encoder of 512 and 2 numbers, without dense layers, actor and critic apart, float32"
     assert table["memory"] == "LSTM of 128 units (memory_size 256), learnt in sequences of 64 agent steps"
     assert table["trajectories"] == "up to 306.9 MB in each env manager: 64 × 128 steps of 29.3 kB, and those on their way"
-    assert table["buffer"] == "up to 2,432 agent steps, 213.6 MB in the trainer"
+    assert table["buffer"] == "up to 2,624 agent steps, 230.5 MB in the trainer"
 
 
 # -- observations ------------------------------------------------------------------------------------------------------

@@ -11,7 +11,7 @@ import pytest
 
 sys.path[:0] = [str(Path(__file__).resolve().parents[2] / "scripts")]
 
-from chaos import corrupt
+from chaos_runs import corrupt
 
 from envs.specs import ActionSpec, BehaviorSpec, ObservationSpec
 from raytrain import snapshot

@@ -368,6 +368,7 @@ def test_critic_remembers_from_update_to_update():
         np.testing.assert_allclose(later, at_once[:33], atol=1e-6)
 
 
+@pytest.mark.slow
 def test_values_of_a_recurrent_critic_depend_on_the_rows_before():
     """The control of the test above: each row alone has another value."""
     d = driver_of(buffer_size=44, **RECURRENT)
@@ -385,6 +386,7 @@ def test_values_of_a_recurrent_critic_depend_on_the_rows_before():
     assert not different[[0, 13]].any()  # the first row of each episode
 
 
+@pytest.mark.slow
 def test_shared_critic_starts_from_the_memory_of_the_policy():
     """The stored memory serves both: sequences are independent of each other, and nothing is kept."""
     d = driver_of(memory=True, shared_critic=True, horizon=5)

@@ -136,6 +136,7 @@ def test_curiosity_is_the_forward_error_times_one_half():
     np.testing.assert_allclose(signal.rewards(t), 0.5 * ((told - phi[1]) ** 2).sum(axis=1), rtol=1e-4)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("options", [
     {}, *(pytest.param(options, marks=pytest.mark.slow) for options in ({"use_actions": True}, {"use_vail": True}, {"end_aware": True, "use_actions": True})),
 ], ids=str)

@@ -1,6 +1,6 @@
 """Damaged checkpoints: copies of a run whose files were cut, emptied, deleted, flipped or given wrong values, and what loading makes of them.
 
-    python -m chaos.corrupt results/cartpole --variants 200      (from scripts/)
+    python scripts/chaos.py corrupt results/cartpole --variants 200
 
 Each variant damages one file of the newest checkpoint or of ``best/``. It must be *noticed* (loading that checkpoint, or a policy of
 it, is a `CheckpointError`), *fallen back from* (a resume takes the checkpoint before) and *reported* (file and reason are named).
@@ -10,20 +10,19 @@ these may pass; it must never end in a traceback.
 
 from __future__ import annotations
 
-import argparse
 import copy
 import hashlib
 import json
 import os
 import random
 import shutil
-import sys
 import tempfile
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from chaos_runs.tables import Row
 from raytrain import load_policy
 from raytrain.checkpoint import CheckpointError, CheckpointStore
 from raytrain.files import to_json
@@ -191,17 +190,13 @@ def _refusal(load: Callable[[], Any]) -> str:
     return ""
 
 
-def main(arguments: list[str] | None = None) -> int:
-    """Print the counts as JSON; exit code 1 if anything was loaded silently or ended in a traceback."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("run", type=Path, help="folder of a finished run with at least two checkpoints")
-    parser.add_argument("--variants", type=int, default=200)
-    parser.add_argument("--seed", type=int, default=0)
-    options = parser.parse_args(arguments)
-    counts = corrupt(options.run, options.variants, options.seed)
-    print(json.dumps(counts, indent=1))
-    return 1 if counts["failures"] else 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+def rows(result: dict[str, Any]) -> list[Row]:
+    """What is asked of it, and whether it holds."""
+    return [
+        Row("damaged copies", f"{result['variants']:,}, of which {result.get('forged', 0):,} with a manifest made to fit", "", None),
+        Row("loaded silently", f"{result.get('silent', 0):,}", "0", not result.get("silent", 0)),
+        Row("tracebacks", f"{result.get('tracebacks', 0):,}", "0", not result.get("tracebacks", 0)),
+        Row("of the newest checkpoint, the one before was used", f"{result.get('fallen_back', 0):,} of {result.get('newest', 0):,}", "all",
+            result.get("fallen_back", 0) == result.get("newest", 0)),
+        Row("failures", f"{len(result['failures']):,}", "0", not result["failures"]),
+    ]

@@ -1,1 +1,0 @@
-"""What can happen to a run, done on purpose. Used by scripts/chaos.py."""
