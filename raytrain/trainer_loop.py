@@ -371,7 +371,8 @@ class TrainerLoop:
     def _load_state(self, state: Mapping[str, Any]) -> None:
         self._stats.load_state(state["stats"])
         self._recent_returns, self._longest_episode = list(state["recent_returns"]), dict(state["longest_episode"])
-        self._held_versions = [tuple(held) for held in state["held_versions"]]
+        if self._trainer.rows_held or self._credit.max_policy_lag is None:  # on-policy the rows that waited then are not part of a checkpoint
+            self._held_versions = [tuple(held) for held in state["held_versions"]]
         self._env_steps_before = state["env_steps"]
 
     def request_stop(self) -> None:

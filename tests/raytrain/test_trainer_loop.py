@@ -45,16 +45,19 @@ class Loop:
     """A trainer loop with a recorder, fed by hand."""
 
     def __init__(self, buffer_size: int = 10, max_policy_lag: int = 10, managers: int = 1, lock_step: bool = False,
-                 clock: Callable[[], float] = lambda: 0.0, trainer: RecorderTrainer | None = None, **settings: int) -> None:
+                 clock: Callable[[], float] = lambda: 0.0, trainer: RecorderTrainer | None = None, version: int = 0,
+                 state: dict | None = None, **settings: int) -> None:
         self.exchange = LocalExchange(1000)
         self.trainer = trainer or RecorderTrainer(buffer_size, time_horizon=ENDLESS)
         self.trainer.compile()
         book = CreditBook({f"env-manager-{i}": 1 for i in range(managers)}, buffer_size, max_policy_lag, equal_shares=lock_step)
-        book.open(0)
+        self.trainer.version = version
+        book.open(version)
         rest = {"max_steps": ENDLESS, "summary_freq": ENDLESS, "checkpoint_interval": ENDLESS, **settings}
         chosen = PPOSettings(hyperparameters=PPOHyperparameters(buffer_size=buffer_size, batch_size=1), **rest)
         self.loop = TrainerLoop(
-            BEHAVIOR, self.trainer, chosen, SPEC, self.exchange, self.exchange, book, version=0, lock_step=lock_step, clock=clock
+            BEHAVIOR, self.trainer, chosen, SPEC, self.exchange, self.exchange, book, version=version, lock_step=lock_step, clock=clock,
+            state=state,
         )
         self._sent: dict[tuple[str, int], list[int]] = {}
 
@@ -517,3 +520,15 @@ def test_the_end_counts_what_nobody_delivered() -> None:
     run.loop.advance(0.0)
     run.loop.finish({("env-manager-0", 0): 25})
     assert run.loop.ledger.report() == {"consumed": 10, "gaps": 0, "dropped_queue_died": 15}
+
+
+def test_rows_that_waited_at_a_checkpoint_do_not_count_for_the_lag_after_a_resume() -> None:
+    """They are not part of it: a trainer that goes on, at a later version, would take its first update for one of old rows."""
+    run = Loop(buffer_size=10, max_policy_lag=1)
+    run.send(6)
+    run.loop.advance(0.0)
+    saved = run.loop.state()
+    assert saved["held_versions"], "nothing was tried"
+    later = Loop(buffer_size=10, max_policy_lag=1, version=20, state=saved)
+    later.send(12, version=20, rounds_done=1)
+    assert later.loop.advance(0.0) and later.learnt == [12]
