@@ -51,7 +51,7 @@ class Loop:
         self.trainer = trainer or RecorderTrainer(buffer_size, time_horizon=ENDLESS)
         self.trainer.compile()
         book = CreditBook({f"env-manager-{i}": 1 for i in range(managers)}, buffer_size, max_policy_lag, equal_shares=lock_step)
-        self.trainer.version = version
+        self.trainer.version = self.trainer._first_version = version
         book.open(version)
         rest = {"max_steps": ENDLESS, "summary_freq": ENDLESS, "checkpoint_interval": ENDLESS, **settings}
         chosen = PPOSettings(hyperparameters=PPOHyperparameters(buffer_size=buffer_size, batch_size=1), **rest)
