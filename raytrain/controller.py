@@ -80,7 +80,10 @@ class Controller:
         self._stopped = False
         self._trainers: dict[str, TrainerStatus] = {}
         self._managers: list[Any] = []
-        self._gone_back: dict[str, TrainerStatus] = {}  # of trainers that have not started again yet
+        self._gone_back = {  # where trainers that have not started again yet will go on from
+            behavior: TrainerStatus(behavior, "starting", False, steps, (resumed or {}).get("env_steps", 0), 0, 0, 0, 0, 0)
+            for behavior, steps in self._agent_steps_before.items() if behavior in self._plans
+        }
         self._due: dict[str, CheckpointDue] = {}  # parts of the next checkpoint
         self._asked: set[str] = set()  # behaviors that were asked for theirs
         self._fleet, self._scaled_s = fleet, time.monotonic()
@@ -195,7 +198,7 @@ class Controller:
         if news.fault is not None:
             raise news.fault
         last = {event.behavior for event in news.events if isinstance(event, CheckpointDue)}
-        late = [behavior for behavior in news.trainers if behavior not in last]
+        late = [behavior for behavior in self._plans if behavior not in last and (behavior in news.trainers or behavior in self._gone_back)]
         if late:
             newest = "".join(path.name for path in self._store.paths()[-1:])
             who = "the trainer" if len(self._plans) == 1 else f"the trainer of {', '.join(late)}"
@@ -369,7 +372,7 @@ class Controller:
         if news.placement:
             self._console.table("placement", news.placement)
         if news.waiting_for:  # nothing else is printed meanwhile, and numbers in it change
-            self._console.waiting(news.waiting_for, self._elapsed_s, _EXPLAIN_S)
+            self._console.waiting(news.waiting_for, at_most_s=_EXPLAIN_S)
         elif news.starting:
             self._console.waiting(", ".join(news.starting) + " to start")
         elif self._trainers:
@@ -398,7 +401,7 @@ class Controller:
     @property
     def _env_steps(self) -> int:
         """As far as the trainer that has heard last knows."""
-        return max((trainer.env_steps for trainer in self._trainers.values()), default=0)
+        return max((trainer.env_steps for trainer in {**self._gone_back, **self._trainers}.values()), default=0)
 
     def _put_status(self, status: dict[str, Any]) -> None:
         """The status is for people and may fail; the run goes on."""

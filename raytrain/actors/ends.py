@@ -141,6 +141,8 @@ class RemoteSource:
         self._exchange = exchange
         self._consumer = consumer
         self._in_new_life = in_new_life
+        self.deaths = 0
+        """How often the exchange was started anew, as far as this end has noticed."""
         self._items: deque[Item] = deque()
         self._queued = 0
         self._changed = threading.Condition()
@@ -171,6 +173,7 @@ class RemoteSource:
             before = life
             life, items, queued = ask(self._exchange.take, self._consumer, life, received, _PREFETCH, _SLICE_S)
             if before != life:
+                self.deaths += bool(before)
                 self._in_new_life()
             for number, (reference, header) in items:
                 try:

@@ -52,8 +52,9 @@ class _LoopActor:
 
     def start(self) -> None:
         """Begin; returns at once."""
-        self._thread = threading.Thread(target=self._run, name="loop", daemon=True)
-        self._thread.start()
+        thread = threading.Thread(target=self._run, name="loop", daemon=True)
+        thread.start()
+        self._thread = thread  # only now: `stop` may come from another thread at any moment
 
     def _run(self) -> None:
         try:
@@ -194,12 +195,15 @@ class TrainerActor(_LoopActor):
         self._replay_writer = None if replay_writer is None else RemoteReplayWriter(replay_writer)
         self._plan, self._begin, self._exchange = plan, start, exchange
         self._changes: deque[ManagerChange] = deque()
+        self._source: RemoteSource | None = None
+        self._known_deaths = 0
+        self._save_asked = False
         self._lock = threading.Lock()
         self._referee = None if referee is None else RemoteReferee(referee)
 
     def _loop(self) -> None:
         sink = RemotePolicySink(self._exchange, self._plan.first_message(self._begin))
-        source = RemoteSource(self._exchange, f"{self._plan.behavior}-{os.getpid()}-{time.time_ns()}", sink.publish_again)
+        self._source = source = RemoteSource(self._exchange, f"{self._plan.behavior}-{os.getpid()}-{time.time_ns()}", sink.publish_again)
         loop = build_trainer_loop(self._plan, self._begin, source, sink, self._referee, self._replay_writer)
         if self._begin.epoch == 0:  # otherwise it is that from which it goes on
             loop.request_save()
@@ -212,7 +216,13 @@ class TrainerActor(_LoopActor):
     def poll(self) -> Report:
         """Status, events since the last call, and fault; quick."""
         loop = self._component
-        return Report(loop.status() if loop else None, loop.drain_events() if loop else [], self._fault)
+        return Report(loop.status() if loop else None, [*self._deaths(), *(loop.drain_events() if loop else [])], self._fault)
+
+    def _deaths(self) -> list[Notice]:
+        """Of the exchange, since the last call."""
+        known, self._known_deaths = self._known_deaths, self._source.deaths if self._source is not None else 0
+        text = "its trajectory queue and policy mailbox died and were started anew; nothing is lost"
+        return [Notice(self._plan.behavior, text, is_restart=True) for _ in range(self._known_deaths - known)]
 
     def change(self, change: ManagerChange) -> None:
         """Tell of an env manager that died, came back or joined."""
@@ -223,11 +233,14 @@ class TrainerActor(_LoopActor):
         with self._lock:
             while self._changes and self._component is not None:
                 self._component.request_change(self._changes.popleft())
+            if self._save_asked and self._component is not None:
+                self._save_asked = False
+                self._component.request_save()
 
     def save(self) -> None:
         """Ask for a checkpoint, which comes among the events."""
-        if self._component is not None:
-            self._component.request_save()
+        self._save_asked = True
+        self._pass_on()
 
     def stop(self, timeout_s: float, shipped: dict[tuple[str, int], int]) -> Report:
         """End the loop after the update it is in, with a last checkpoint among the events.

@@ -22,6 +22,10 @@ from raytrain.supervisor import SILENT_S
 _FAR = 10**6  # messages that a trainer cannot have published more than it made versions
 
 
+_BLOCKING = ("inline", "native")
+"""Ways of stepping in which a step that hangs holds up its env manager; with the others the environments tell it themselves."""
+
+
 class RayBackend(ChangingCast):
     """See `raytrain.backends.Backend`; what dies is started anew."""
 
@@ -84,7 +88,9 @@ class RayBackend(ChangingCast):
             since, status = self._pending.get(name, (None, now))[1], self._seen.get(name)
             if self._supervisor.parts[name].seen and now - since > SILENT_S:
                 found[name] = dead(f"{name} has not answered for {now - since:.0f} s")
-            elif limit_s is not None and status is not None and status.phase == "stepping" and status.idle_s > limit_s:
+            elif limit_s is None or status is None or status.stepping not in _BLOCKING:
+                continue
+            elif status.phase == "stepping" and status.idle_s > limit_s:
                 found[name] = dead(f"{name}: a step has been going on for {status.idle_s:.1f} s; the limit is {limit_s:g} s (env_settings.step_timeout_s)")
         return found
 

@@ -92,7 +92,13 @@ def connect(address: str | None, shipment: Shipment | None = None) -> Connection
     logging.getLogger("ray._private.worker").setLevel(logging.ERROR)  # nor that a thread other than the main one leaves signals alone
     chosen = {k: os.environ.get(k, v) for k, v in _PRIVATE_ENVIRONMENT.items()}  # the user's own settings win
     with _environment({**chosen, **_python_path()}):
-        ray.init(address="local", include_dashboard=False, log_to_driver=False, configure_logging=False, logging_level="ERROR")
+        try:
+            ray.init(address="local", include_dashboard=False, log_to_driver=False, configure_logging=False, logging_level="ERROR")
+        except Exception as error:  # Ray raises plain ones
+            raise ClusterError(
+                f"Ray could not start on this machine: {str(error).splitlines()[0] if str(error) else type(error).__name__} Try again when the machine is "
+                "less busy, or use --local, which needs no Ray."
+            ) from error
     cpus = amount(ray.cluster_resources().get("CPU", 0))
     return Connection(f"a private one on this machine, {cpus} CPUs{note}", owned=True, is_here=True)
 
