@@ -96,7 +96,7 @@ CASES = {
     "sac": {"trainer": "sac", "discrete": False},
     "sac with state-dependent noise": {"trainer": "sac", "discrete": False, "hyperparameters": {"use_sde": True}},
 }
-_SLOW = [name for name in CASES if name not in ("ppo", "time limit, frame stack, action repeat")]
+_SLOW = [name for name in CASES if name != "ppo"]
 
 
 @pytest.mark.parametrize("case", [pytest.param(name, marks=[pytest.mark.slow] * (name in _SLOW)) for name in CASES])

@@ -91,6 +91,7 @@ def test_a_run_without_an_environment_leaves_what_any_run_leaves(tmp_path, demo)
     assert policy.act(np.array([0.0, 0.0, 0.1, 0.5], np.float32)) == 1 and policy.act(np.array([0.0, 0.0, -0.1, -0.5], np.float32)) == 0
 
 
+@pytest.mark.slow
 def test_neither_ray_is_loaded_nor_an_environment_made(tmp_path, demo):
     code = (
         "import sys, raytrain, json; import gymnasium as gym\n"

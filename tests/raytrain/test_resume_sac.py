@@ -70,6 +70,7 @@ def test_without_its_replay_buffer_a_run_says_so_and_acts_with_what_it_has_learn
     assert np.corrcoef(given, target)[0, 1] > 0.5, "and it has learnt something"
 
 
+@pytest.mark.slow
 def test_an_untrained_policy_explores_at_random(tmp_path):
     """The control: in the warm-up of a new run actions follow the first weights, and know nothing of the target."""
     run = train(tmp_path, config(max_steps=40, hyperparameters={"init_entcoef": 1.0}))

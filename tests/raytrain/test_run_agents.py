@@ -73,6 +73,7 @@ def test_every_behavior_has_a_trainer_and_its_own_account(tmp_path):
     assert any(not np.array_equal(w[k], weights(run, "late")[k]) for k in w if k.startswith("actor/"))
 
 
+@pytest.mark.slow
 def test_a_checkpoint_is_one_moment_and_a_run_goes_on_from_it(tmp_path):
     """C21: whichever behavior was due, all parts are of the same moment; counters and versions go on from there."""
     data = two({"checkpoint_interval": 300}, {"checkpoint_interval": 10_000}, env_kwargs={"deaths": [25, 25, 25, 25]})

@@ -244,6 +244,7 @@ def test_a_lesson_begins_with_a_reset_where_it_has_to(tmp_path):
     assert run_state(run)["referee"]["curricula"]["curricula"]["mass"]["lesson"] == 2
 
 
+@pytest.mark.slow
 def test_a_run_ends_in_the_last_lesson_only(tmp_path):
     """Returns of 3 in the first lesson are above the goal, and do not end the run."""
     run = train(tmp_path, {**echo(), "stop": {"reward": 2.0, "episodes": 5}})

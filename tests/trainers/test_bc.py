@@ -91,6 +91,7 @@ def test_statistics_are_those_of_what_is_learnt_from():
     np.testing.assert_allclose(t.policy_weights()["normalizer/obs/mean"], learnt.obs["obs"].mean(axis=0), rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("memory", [None, MEMORY], ids=["rows", "sequences"])
 def test_neither_chunks_nor_a_resume_change_what_is_learnt(memory):
     """Stopped in the middle of a pass; the learning rate moves."""

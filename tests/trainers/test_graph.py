@@ -247,6 +247,7 @@ def test_narrow_heads_have_the_gradient_of_a_matrix_product(outputs):
         np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_trainers_load_neither_ray_nor_the_system():
     """The layers of the design: learning knows nothing of what runs it."""
     code = "import sys, trainers.ppo; print([m for m in ('ray', 'raytrain') if m in sys.modules])"
