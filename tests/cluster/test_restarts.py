@@ -202,7 +202,7 @@ def test_an_exception_after_a_while_ends_the_run_with_the_users_own_traceback(di
     )
     data = cartpole()
     data |= {"env": "fragile:make", "behaviors": {}, "default_settings": data["behaviors"]["CartPole"]}
-    data["env_settings"]["restarts_rate_limit_period_s"] = 3600.0
+    data["env_settings"] |= {"restarts_rate_limit_n": 1000, "restarts_rate_limit_period_s": 3600.0}
     run = disturb(data, managers=1)
     assert run.ended() == 1, run.log.read_text()[-3000:]
     assert "boom-42" in run.text and "fragile.py" in run.text
