@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -12,6 +13,9 @@ from raytrain.console import Console
 from raytrain.curves import Curve, read_curves, smoothed
 from raytrain.pictures import check_picture, figure_of, save_figure
 from raytrain.summary_line import format_number, format_seconds
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 _LAST = 0.1
 """Share of a curve's summaries that "at the end" is the mean of; one summary alone says little."""
@@ -40,11 +44,11 @@ COLUMNS = ("run", "behavior", "agent steps", "last", "last tenth", "highest", "a
 NUMBERS = COLUMNS[2:]
 
 
-def draw_curves(curves: Sequence[Curve], tag: str, weight: float, path: Path) -> None:
+def draw_curves(curves: Sequence[Curve], tag: str, weight: float = 0.0) -> Figure:
     """The picture; where it is smoothed, what it was before is pale behind.
 
     Raises:
-        ValueError: matplotlib is missing, or the file cannot be written.
+        ValueError: matplotlib is missing.
     """
     figure = figure_of(*_FIGURE)
     from matplotlib.ticker import EngFormatter
@@ -58,8 +62,9 @@ def draw_curves(curves: Sequence[Curve], tag: str, weight: float, path: Path) ->
     axes.xaxis.set_major_formatter(EngFormatter(sep=""))
     axes.spines[["top", "right"]].set_visible(False)
     axes.grid(alpha=0.25)
-    axes.legend(frameon=False, fontsize="small")
-    save_figure(figure, path)
+    if curves:
+        axes.legend(frameon=False, fontsize="small")
+    return figure
 
 
 def text_plot(curves: Sequence[Curve], tag: str, weight: float, width: int, height: int, colour: bool) -> str | None:
@@ -90,7 +95,7 @@ def run_command(options: argparse.Namespace) -> int:
         out = None if options.out is None else check_picture(Path(options.out), "--out")
         curves = [curve for run in options.runs for curve in read_curves(Path(run).expanduser(), options.tag)]
         if out is not None:
-            draw_curves(curves, options.tag, options.smooth, out)
+            save_figure(draw_curves(curves, options.tag, options.smooth), out)
     except ValueError as error:
         console.error(str(error))
         return 2

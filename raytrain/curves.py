@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import difflib
+import io
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,7 +12,7 @@ from pathlib import Path
 import numpy as np
 
 from raytrain.errors import RunFolderError
-from raytrain.run_folder import holds_run, list_runs
+from raytrain.run_folder import check_is_run
 from raytrain.writers import CSV_NAME
 
 
@@ -39,15 +40,13 @@ def read_curves(run: Path, tag: str) -> list[Curve]:
     Raises:
         RunFolderError: it is no run, nothing was written yet, a file cannot be read, or no behavior has the tag.
     """
-    if not holds_run(run):
-        there = ", ".join(list_runs(run.absolute().parent)) or "none"
-        raise RunFolderError(f"Expected the folder of a run, found none at {run}. Runs there: {there}.")
+    check_is_run(run)
     files = sorted(run.glob(f"*/{CSV_NAME}"))
     found, known = [], dict[str, None]()
     for file in files:
         try:
-            with open(file, newline="", encoding="utf-8") as stream:
-                rows = list(csv.DictReader(stream))
+            text = file.read_text(encoding="utf-8")
+            rows = list(csv.DictReader(io.StringIO(text[: text.rfind("\n") + 1])))  # half a line is no row yet
             known.update(dict.fromkeys(rows[0] if rows else ()))
             points = [(int(row["step"]), float(row[tag])) for row in rows if row.get(tag)]
             elapsed_s = max((float(row["elapsed_s"]) for row in rows if row.get("elapsed_s")), default=0.0)

@@ -19,7 +19,7 @@ from envs.packing import copied as copied_state
 from envs.specs import Actions, DecisionSteps, Steps
 from raytrain.collector import TAPE_ROWS, Collector
 from raytrain.credit import first_round
-from raytrain.lane import NO_CREDIT, Lane, copied, item_rows, without
+from raytrain.lane import NO_CREDIT, Lane, copied, item_rows
 from raytrain.messages import Header, ManagerStatus, Notice
 from raytrain.queues import PolicySource, TrajectorySink
 from raytrain.stage import Stage
@@ -304,7 +304,7 @@ class EnvManager:
         lane.abandoned += lost
         lane.died += lost
         lane.closing[ids] = False
-        lane.held = [part for part in (without(decision, ids) for decision in lane.held) if len(part)]
+        lane.held = [rest for held in lane.held if len(rest := held.where(~np.isin(held.agent_id, ids)))]
         self._collect_again(lane, lost + pending)
 
     def _collect_again(self, lane: Lane, lost: int) -> None:

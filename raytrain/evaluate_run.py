@@ -16,7 +16,7 @@ from raytrain.console import Console
 from raytrain.errors import RunFault
 from raytrain.evaluation import Evaluator, Played
 from raytrain.pictures import check_picture, figure_of, save_figure
-from raytrain.saved_run import SavedRun, load_saved_run
+from raytrain.saved_run import SavedRun, check_what_to_play, load_saved_run
 from raytrain.summary_line import format_number
 
 EPISODES = 100
@@ -174,10 +174,7 @@ def run_command(options: argparse.Namespace) -> int:
     """The command with its parsed arguments; returns the exit code."""
     console = Console()
     try:
-        if options.episodes < 1:
-            raise ValueError(f"Expected --episodes of at least 1, received {options.episodes}.")
-        if options.seed is not None and options.seed < 0:
-            raise ValueError(f"Expected --seed of at least 0, received {options.seed}.")
+        check_what_to_play(options.episodes, options.seed)
         picture = None if options.plot is None else check_picture(Path(options.plot), "--plot")
         saved = load_saved_run(options.run_folder, options.checkpoint, options.env, options.import_dir)
         seed = default_seed(saved) if options.seed is None else options.seed

@@ -94,10 +94,3 @@ def copied(decision: DecisionSteps) -> DecisionSteps:
         reward=decision.reward, first=decision.first.copy(),
         **{name: array.copy() for name, array in optional.items() if array is not None},
     )
-
-
-def without(decision: DecisionSteps, ids: np.ndarray) -> DecisionSteps:
-    """The rows of other agents than `ids`."""
-    keep = ~np.isin(decision.agent_id, ids)
-    columns = {f.name: getattr(decision, f.name) for f in fields(decision) if f.name != "obs"}
-    return DecisionSteps(obs={k: v[keep] for k, v in decision.obs.items()}, **{k: v if v is None else v[keep] for k, v in columns.items()})

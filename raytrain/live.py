@@ -7,13 +7,15 @@ import csv
 import html
 import io
 import json
-import math
 import threading
 import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from raytrain.compare import draw_curves
+from raytrain.curves import read_curves
+from raytrain.errors import RunFolderError
 from raytrain.files import portable_name
 from raytrain.stats import CUMULATIVE_REWARD
 from raytrain.writers import CSV_NAME
@@ -152,7 +154,7 @@ class LiveRun:
             every_s: seconds between two drawings.
 
         Raises:
-            ImportError: matplotlib is not installed.
+            ValueError: matplotlib is not installed.
         """
         figure = self._figure(tag)
         if live:
@@ -172,21 +174,10 @@ class LiveRun:
 
     def _figure(self, tag: str) -> Figure:
         try:
-            from matplotlib.figure import Figure
-        except ImportError as error:
-            raise ImportError("Curves need matplotlib: pip install matplotlib.") from error
-
-        figure = Figure(figsize=(7, 3.5), layout="constrained")
-        axes = figure.add_subplot(xlabel="agent steps", ylabel=tag, title=self.path.name)
-        for behavior in self.behaviors:
-            metrics = self.metrics_of(behavior)
-            if tag in metrics:
-                points = [(x, y) for x, y in zip(metrics["step"], metrics[tag], strict=True) if y is not None and not math.isnan(y)]
-                axes.plot([x for x, _ in points], [y for _, y in points], marker=".", label=behavior)
-        if len(self.behaviors) > 1:
-            axes.legend()
-        axes.grid(alpha=0.3)
-        return figure
+            curves = read_curves(self.path, tag)
+        except RunFolderError:  # nothing has been written yet
+            curves = []
+        return draw_curves(curves, tag)
 
     @property
     def policy(self) -> LoadedPolicy:

@@ -26,7 +26,7 @@ from raytrain.console import Console
 from raytrain.errors import RunFault
 from raytrain.evaluate_run import MODES, default_seed
 from raytrain.plan import seed_branch
-from raytrain.saved_run import SavedRun, load_saved_run
+from raytrain.saved_run import SavedRun, check_what_to_play, load_saved_run
 from raytrain.summary_line import format_number
 
 SUFFIX = ".mp4"
@@ -179,10 +179,7 @@ def run_command(options: argparse.Namespace) -> int:
     """The command with its parsed arguments; returns the exit code."""
     console = Console()
     try:
-        if options.episodes < 1:
-            raise ValueError(f"Expected --episodes of at least 1, received {options.episodes}.")
-        if options.seed is not None and options.seed < 0:
-            raise ValueError(f"Expected --seed of at least 0, received {options.seed}.")
+        check_what_to_play(options.episodes, options.seed)
         video = None if options.video is None else check_video(options.video)
         if video is None:
             check_window()

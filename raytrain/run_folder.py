@@ -46,6 +46,16 @@ def list_runs(results_dir: Path) -> list[str]:
     return sorted(p.name for p in results_dir.iterdir() if not p.name.startswith(".") and holds_run(p))
 
 
+def check_is_run(path: Path) -> None:
+    """Raise if `path` is not the folder of a run.
+
+    Raises:
+        RunFolderError: with the runs beside it.
+    """
+    if not holds_run(path):
+        raise RunFolderError(f"Expected the folder of a run, found none at {path}. Runs there: {', '.join(list_runs(path.absolute().parent)) or 'none'}.")
+
+
 def ask_for_managers(path: Path, count: int) -> int:
     """Leave a request for this many env managers, which a run that is going takes up within seconds.
 
@@ -55,8 +65,7 @@ def ask_for_managers(path: Path, count: int) -> int:
     Raises:
         RunFolderError: no such run, it is not going, or it cannot have so many.
     """
-    if not holds_run(path):
-        raise RunFolderError(f"Expected the folder of a run, found none at {path}. Runs there: {', '.join(list_runs(path.absolute().parent)) or 'none'}.")
+    check_is_run(path)
     holder = read_holder(path / _LOCK)
     if holder is None or holder.is_dead():
         raise RunFolderError(f"Expected a run that is going, and {path} is not. Set distributed.num_env_managers when it is resumed.")

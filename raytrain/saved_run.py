@@ -84,6 +84,18 @@ class SavedRun:
         return {name: one.version for name, one in self.behaviors.items()}
 
 
+def check_what_to_play(episodes: int, seed: int | None) -> None:
+    """Raise if the command line asks for what cannot be played.
+
+    Raises:
+        ValueError: no episode, or a seed below 0.
+    """
+    if episodes < 1:
+        raise ValueError(f"Expected --episodes of at least 1, received {episodes}.")
+    if seed is not None and seed < 0:
+        raise ValueError(f"Expected --seed of at least 0, received {seed}.")
+
+
 def checkpoint_of(run: str, which: str = "best") -> Path:
     """The checkpoint that is meant.
 
