@@ -69,11 +69,12 @@ class Controller:
     ) -> None:
         self._plans, self._backend, self._folder, self._store = {p.behavior: p for p in plans}, backend, folder, store
         self._console, self._callbacks, self._writers, self._stop = console, callbacks, writers, stop
-        self._elapsed_before_s = (resumed or {}).get("elapsed_s", 0.0)
-        self._agent_steps_before = dict((resumed or {}).get("behaviors", {}))
+        self._resumed = resumed or {}
+        self._elapsed_before_s = self._resumed.get("elapsed_s", 0.0)
+        self._agent_steps_before = dict(self._resumed.get("behaviors", {}))
         self._judge, self._recovery, self._restarts = judge, recovery, 0
         self._env_restarts = 0
-        self._best_training: float | None = None if (resumed or {}).get("best_by") == "evaluation" else (resumed or {}).get("best_reward")
+        self._best_training: float | None = None if self._resumed.get("best_by") == "evaluation" else self._resumed.get("best_reward")
         self._started_s = self._summary_s = time.monotonic()
         self._status_s = 0.0
         self._said_stepping = False
@@ -81,7 +82,7 @@ class Controller:
         self._trainers: dict[str, TrainerStatus] = {}
         self._managers: list[Any] = []
         self._gone_back = {  # where trainers that have not started again yet will go on from
-            behavior: TrainerStatus(behavior, "starting", False, steps, (resumed or {}).get("env_steps", 0), 0, 0, 0, 0, 0)
+            behavior: TrainerStatus(behavior, "starting", False, steps, self._resumed.get("env_steps", 0), 0, 0, 0, 0, 0)
             for behavior, steps in self._agent_steps_before.items() if behavior in self._plans
         }
         self._due: dict[str, CheckpointDue] = {}  # parts of the next checkpoint
@@ -383,7 +384,7 @@ class Controller:
             self._console.waiting(f"the next summary ({'; '.join(phases)})", time.monotonic() - self._summary_s)
 
     def _write_status(self, state: str, reason: str) -> None:
-        trainers = {**self._gone_back, **self._trainers}  # one that starts again is where it will go on from
+        trainers = self._known
         each = {
             b: behavior_status(trainers.get(b), plan.settings.max_steps, self._stop.mean_return(b)) for b, plan in self._plans.items()
         }
@@ -399,9 +400,14 @@ class Controller:
         return None if self._judge is None else self._judge.to_json()
 
     @property
+    def _known(self) -> dict[str, TrainerStatus]:
+        """Where each trainer is; one that starts (again), where it will go on from."""
+        return {**self._gone_back, **self._trainers}
+
+    @property
     def _env_steps(self) -> int:
         """As far as the trainer that has heard last knows."""
-        return max((trainer.env_steps for trainer in {**self._gone_back, **self._trainers}.values()), default=0)
+        return max((trainer.env_steps for trainer in self._known.values()), default=0)
 
     def _put_status(self, status: dict[str, Any]) -> None:
         """The status is for people and may fail; the run goes on."""
@@ -415,7 +421,9 @@ class Controller:
             self._console.warn_once(f"the run's lock cannot be kept fresh: {self._folder.heartbeat_error}")
 
     def _outcome(self, reason: str, interrupted: bool) -> Outcome:
-        gone = {b: t for b, t in self._gone_back.items() if b not in self._trainers}
-        trainers = {**gone, **self._trainers}
-        behaviors = {b: behavior_outcome(b, trainers.get(b), b in gone, self._managers, self._stop.mean_return(b)) for b in self._plans}
+        known = self._known
+        behaviors = {
+            b: behavior_outcome(b, known.get(b), b in known and b not in self._trainers, self._managers, self._stop.mean_return(b))
+            for b in self._plans
+        }
         return Outcome(reason, interrupted, self._env_steps, self._elapsed_s, behaviors, self._evaluations)

@@ -45,8 +45,8 @@ class Intake:
         waits_for_rounds: False once nothing can be learnt any more.
     """
 
-    def __init__(self, credit: CreditBook | ReplayCredit, epoch: int = 0, lock_step: bool = False, ledger: Ledger | None = None) -> None:
-        self.ledger = ledger or Ledger()
+    def __init__(self, credit: CreditBook | ReplayCredit, epoch: int = 0, lock_step: bool = False) -> None:
+        self.ledger = Ledger()
         self.waits_for_rounds = lock_step
         self._credit, self._epoch, self._lock_step = credit, epoch, lock_step
         self._keeps_old_rows = credit.max_policy_lag is None and not lock_step
@@ -61,12 +61,9 @@ class Intake:
             return [], None
         reason = self._why_dropped(header)
         if not reason:
-            missing = self._credit.delivered(header)
-            if missing:
-                self._has_granted |= self._credit.lost(header.manager, missing, version)
+            missing = self._credit.delivered(header) + (header.rows if batch is None else 0)
+            self._has_granted |= self._credit.lost(header.manager, missing, version)
         if batch is None:  # its manager died after it had shipped the reference
-            if not reason:
-                self._has_granted |= self._credit.lost(header.manager, header.rows, version)
             reason = "owner_died"
         elif reason and self._keeps_old_rows:
             reason = ""

@@ -202,8 +202,7 @@ class OfflineController(Controller):
 
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)
-        resumed = arguments[8] or {}  # as in `Controller`
-        self._best_loss: float | None = resumed.get("best_validation_loss")
+        self._best_loss: float | None = self._resumed.get("best_validation_loss")
 
     def _is_best(self, parts: dict[str, CheckpointDue]) -> bool:
         (event,) = parts.values()

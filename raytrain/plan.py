@@ -257,6 +257,11 @@ def manager_name(index: int) -> str:
     return f"env-manager-{index}"
 
 
+def manager_index(name: str) -> int:
+    """Number of the env manager called `name`."""
+    return int(name.rsplit("-", 1)[1])
+
+
 def build_env_manager(
     plans: Sequence[Plan], index: int, sources: Mapping[str, PolicySource], sinks: Mapping[str, TrajectorySink], state: dict | None = None,
     should_stop: Callable[[], bool] = lambda: False, orders: Orders | None = None, incarnation: int = 0, epochs: Mapping[str, int] | None = None,

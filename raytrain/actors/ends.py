@@ -23,6 +23,7 @@ from raytrain.replay_chunks import ChunkFile
 from trainers.trajectory import TrajectoryBatch
 
 CALL_TIMEOUT_S = 30.0
+"""An actor that does not answer a control call for this long is taken for dead."""
 _CHUNK_TIMEOUT_S = 120.0  # to bring 64 MiB over a slow network to a slow disk
 _SLICE_S = 1.0  # longest wait inside one remote call: a waiter that dies leaves nothing behind for longer
 _AGAIN_S = 0.1  # between two calls of an exchange that is being started anew

@@ -76,7 +76,7 @@ class _LoopActor:
         return self._component.timers.tree() if self._component is not None else {}
 
 
-def records_folder() -> Path:
+def _records_folder() -> Path:
     """Where env managers of this user note what their environments are doing."""
     return Path(tempfile.gettempdir()) / f"raytrain-steps-{getpass.getuser()}"
 
@@ -91,7 +91,7 @@ class EnvManagerActor(_LoopActor):
         super().__init__(manager_name(index))
         self._plans, self._index, self._exchanges, self._state, self._orders = plans, index, exchanges, state, orders
         self._incarnation, self._epochs = incarnation, epochs
-        self._record: Path | None = records_folder() / f"{record}-{index}"
+        self._record: Path | None = _records_folder() / f"{record}-{index}"
         self._early: list[Notice] = []
 
     def _loop(self) -> None:

@@ -14,17 +14,23 @@ ANSWER_S = 2.0  # longest wait for an actor's answer to a question of the contro
 
 
 def answer_of(name: str, reference: ray.ObjectRef) -> Any:
+    """What the actor called `name` answered to a call that is done.
+
+    Raises:
+        RunFault: it has died, which a restart may mend, or it could not be made, which none does.
+    """
     try:
         return ray.get(reference, timeout=CALL_TIMEOUT_S)
     except ray.exceptions.RayTaskError:
         raise
     except ray.exceptions.RayError as error:  # it died, or its node with the answer
-        if getattr(error, "_actor_init_failed", getattr(error, "actor_init_failed", False)):
+        if isinstance(error, ray.exceptions.RayActorError) and error.actor_init_failed:
             raise RunFault(f"{name} could not be made: {str(error).strip().splitlines()[-1]}", str(error), str(error)) from error
         raise dead(f"{name} died: its process ended without an error of its own ({_cause(error)})", str(error)) from error
 
 
 def dead(message: str, details: str = "") -> RunFault:
+    """A fault that a restart may mend."""
     fault = RunFault(message, "", details)
     fault.restartable = True
     return fault

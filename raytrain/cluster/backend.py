@@ -20,8 +20,6 @@ from raytrain.plan import Start
 from raytrain.supervisor import SILENT_S
 
 _FAR = 10**6  # messages that a trainer cannot have published more than it made versions
-
-
 _BLOCKING = ("inline", "native")
 """Ways of stepping in which a step that hangs holds up its env manager; with the others the environments tell it themselves."""
 
@@ -102,8 +100,7 @@ class RayBackend(ChangingCast):
             self._lost[self._trainers[name]] = fault
             return
         last = self._seen.pop(name, None)
-        produced = {behavior: last.produced.get(behavior, 0) if last is not None else 0 for behavior in self._plans}
-        self._supervisor.ended.append((name, self._supervisor.parts[name].life, produced))
+        produced = self._note_end(name, last)
         self._orders = self._current_orders()
         self._start_manager(name, {"rng": None, "env": last.envs} if last is not None else self._state_of(name))
         self._tell_trainers("restarted", name, produced)

@@ -18,8 +18,8 @@ from raytrain.cluster.answers import ANSWER_S, answer_of
 from raytrain.cluster.placing import Placement
 from raytrain.errors import RunFault
 from raytrain.intake import ManagerChange
-from raytrain.messages import Orders
-from raytrain.plan import Plan, Start
+from raytrain.messages import ManagerStatus, Orders
+from raytrain.plan import Plan, Start, manager_index
 from raytrain.referee import Referee
 from raytrain.replay_chunks import ChunkWriter
 from raytrain.settings import DistributedSettings
@@ -74,7 +74,7 @@ class Cast:
         incarnation = self._supervisor.started(name)
         make = ray.remote(EnvManagerActor).options(**self._placement.env_manager(), max_concurrency=4)
         self._actors[name] = make.remote(
-            list(self._plans.values()), int(name.rsplit("-", 1)[1]), self._exchanges, state, self._orders, incarnation, self._epochs, self._token,
+            list(self._plans.values()), manager_index(name), self._exchanges, state, self._orders, incarnation, self._epochs, self._token,
         )
         self._actors[name].start.remote()
 
@@ -112,9 +112,15 @@ class Cast:
         except (ray.exceptions.RayActorError, ray.exceptions.GetTimeoutError):
             return self._orders
 
+    def _note_end(self, name: str, last: ManagerStatus | None) -> dict[str, int]:
+        """A life of an env manager is over; by behavior, the agent steps that it produced as far as its `last` status tells."""
+        produced = {behavior: last.produced.get(behavior, 0) if last is not None else 0 for behavior in self._plans}
+        self._supervisor.ended.append((name, self._supervisor.parts[name].life, produced))
+        return produced
+
     def _state_of(self, name: str) -> dict | None:
         """Where the seed streams of an env manager that had ended go on."""
-        index = int(name.rsplit("-", 1)[1])
+        index = manager_index(name)
         if name in self._last_states:
             return {"rng": None, "env": self._last_states[name]["env"]}
         return {**self._states[index], "running": None} if self._states and index < len(self._states) else None

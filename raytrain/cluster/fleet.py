@@ -85,10 +85,9 @@ class ChangingCast(Cast):
     def _gone(self, name: str, actor: Any, last: ManagerStatus | None, news: News) -> None:
         ray.kill(actor)
         self._seen.pop(name, None)
-        produced = dict(last.produced) if last is not None else {}
+        produced = self._note_end(name, last)
         if last is not None:
             self._last_states[name] = {"rng": None, "env": last.envs}
-        self._supervisor.ended.append((name, self._supervisor.parts[name].life, {b: produced.get(b, 0) for b in self._plans}))
         self._joined.discard(name)
         self._tell_trainers("removed", name, produced)
         news.notices.append(f"{name} has left")
