@@ -47,19 +47,30 @@ def ask(method: Callable[..., ray.ObjectRef], *arguments: Any) -> Any:
 
 
 class _Worker(threading.Thread):
-    """A daemon thread that keeps what it died of, for the next one who asks."""
+    """A daemon thread that keeps what it died of, for the next one who asks.
 
-    def __init__(self, name: str, body) -> None:
+    Args:
+        body: called until the thread is closed; it returns within a few times `_SLICE_S`.
+    """
+
+    def __init__(self, name: str, body: Callable[[], None]) -> None:
         super().__init__(name=name, daemon=True)
         self._body = body
+        self._closing = threading.Event()
         self.error: BaseException | None = None
         self.start()
 
     def run(self) -> None:
         try:
-            self._body()
+            while not self._closing.is_set():
+                self._body()
         except BaseException as error:  # noqa: BLE001 - kept, and raised again by `check`
             self.error = error
+
+    def close(self) -> None:
+        """Before this process leaves Ray and goes on: Ray ends a process, with exit code 1, of which a thread calls it afterwards."""
+        self._closing.set()
+        self.join(CALL_TIMEOUT_S)
 
     def check(self) -> None:
         if self.error is not None:
@@ -94,16 +105,19 @@ class RemoteSink:
             time.sleep(0.01)
         return not self._handoff.unfinished_tasks
 
+    def close(self) -> None:
+        """Ship nothing more."""
+        self._worker.close()
+
     def _ship(self) -> None:
-        while True:
-            try:
-                header, batch = self._handoff.get(timeout=_SLICE_S if self._kept else None)
-            except queue.Empty:  # what has arrived must not stay in the object store, nor what is lost be missing for ever
+        try:
+            header, batch = self._handoff.get(timeout=_SLICE_S)
+        except queue.Empty:
+            if self._kept:  # what has arrived must not stay in the object store, nor what is lost be missing for ever
                 producer = producer_of(self._kept[0][1])
                 self._settle(*ask(self._exchange.acknowledged, producer))
-                continue
-            if not self._offer((ray.put(batch), header)):
-                return
+            return
+        if self._offer((ray.put(batch), header)):
             self.sent = header.agent_steps
             self._handoff.task_done()
 
@@ -144,6 +158,7 @@ class RemoteSource:
         self._in_new_life = in_new_life
         self.deaths = 0
         """How often the exchange was started anew, as far as this end has noticed."""
+        self._life, self._received = "", 0
         self._items: deque[Item] = deque()
         self._queued = 0
         self._changed = threading.Condition()
@@ -166,26 +181,29 @@ class RemoteSource:
         with self._changed:
             return self._changed.wait_for(lambda: bool(self._items), timeout_s)
 
+    def close(self) -> None:
+        """Fetch nothing more."""
+        self._worker.close()
+
     def _fetch(self) -> None:
-        life, received = "", 0
-        while True:
+        with self._changed:
+            if not self._changed.wait_for(lambda: len(self._items) < _PREFETCH, _SLICE_S):
+                return
+        before = self._life
+        self._life, items, queued = ask(self._exchange.take, self._consumer, self._life, self._received, _PREFETCH, _SLICE_S)
+        if before != self._life:
+            self.deaths += bool(before)
+            self._in_new_life()
+        for number, (reference, header) in items:
+            try:
+                batch = ray.get(reference, timeout=CALL_TIMEOUT_S)
+            except (ray.exceptions.ObjectLostError, ray.exceptions.GetTimeoutError):
+                batch = None  # its manager died after it had shipped the reference: a counted drop
+            self._received = number
             with self._changed:
-                self._changed.wait_for(lambda: len(self._items) < _PREFETCH)
-            before = life
-            life, items, queued = ask(self._exchange.take, self._consumer, life, received, _PREFETCH, _SLICE_S)
-            if before != life:
-                self.deaths += bool(before)
-                self._in_new_life()
-            for number, (reference, header) in items:
-                try:
-                    batch = ray.get(reference, timeout=CALL_TIMEOUT_S)
-                except (ray.exceptions.ObjectLostError, ray.exceptions.GetTimeoutError):
-                    batch = None  # its manager died after it had shipped the reference: a counted drop
-                received = number
-                with self._changed:
-                    self._items.append((header, batch))
-                    self._changed.notify_all()
-            self._queued = queued
+                self._items.append((header, batch))
+                self._changed.notify_all()
+        self._queued = queued
 
 
 class RemotePolicySource:
@@ -194,6 +212,7 @@ class RemotePolicySource:
     def __init__(self, exchange: ray.actor.ActorHandle) -> None:
         self._exchange = exchange
         self._newest: PolicyMessage | None = None
+        self._serial, self._snapshots = -1, {}  # of the newest one
         self._changed = threading.Condition()
         self._worker = _Worker("mailbox", self._listen)
 
@@ -206,22 +225,25 @@ class RemotePolicySource:
             self._changed.wait_for(lambda: self._newest is not None and self._newest.serial > serial, timeout_s)
         return self._newest if self._newest is not None and self._newest.serial > serial else None
 
+    def close(self) -> None:
+        """Listen no more."""
+        self._worker.close()
+
     def _listen(self) -> None:
-        serial, snapshots = -1, {}
-        while True:
-            message = ask(self._exchange.newer_than, serial, _SLICE_S)
-            if message is None or message.serial <= serial:
-                continue
-            try:
-                weights = ray.get(message.weights, timeout=CALL_TIMEOUT_S)
-                snapshots = {n: snapshots[n] if n in snapshots else ray.get(one, timeout=CALL_TIMEOUT_S) for n, one in message.snapshots.items()}
-            except ray.exceptions.ObjectLostError:  # the exchange died, and gets them from the trainer again
-                time.sleep(_AGAIN_S)
-                continue
-            serial = message.serial
-            with self._changed:
-                self._newest = replace(message, weights=weights, snapshots=snapshots)
-                self._changed.notify_all()
+        message = ask(self._exchange.newer_than, self._serial, _SLICE_S)
+        if message is None or message.serial <= self._serial:
+            return
+        try:
+            weights = ray.get(message.weights, timeout=CALL_TIMEOUT_S)
+            held = self._snapshots
+            self._snapshots = {n: held[n] if n in held else ray.get(one, timeout=CALL_TIMEOUT_S) for n, one in message.snapshots.items()}
+        except ray.exceptions.ObjectLostError:  # the exchange died, and gets them from the trainer again
+            time.sleep(_AGAIN_S)
+            return
+        self._serial = message.serial
+        with self._changed:
+            self._newest = replace(message, weights=weights, snapshots=self._snapshots)
+            self._changed.notify_all()
 
 
 class RemotePolicySink:

@@ -30,8 +30,18 @@ def exchange(private_ray):
     ray.kill(actor)
 
 
-def source_of(exchange, consumer: str = "first") -> RemoteSource:
-    return RemoteSource(exchange, consumer, in_new_life=lambda: None)
+@pytest.fixture
+def end(exchange):
+    """Makes an end of the exchange's wires in this process, which is closed with the test: its thread must not call a Ray that is gone."""
+    made = []
+
+    def make(kind: type, *arguments):
+        made.append(kind(exchange, *arguments))
+        return made[-1]
+
+    yield make
+    for one in made:
+        one.close()
 
 
 def sink_of_policies(exchange) -> RemotePolicySink:
@@ -48,15 +58,15 @@ def take_all(source: RemoteSource, count: int) -> list[int]:
     return taken
 
 
-def test_a_full_queue_blocks_the_producer_and_an_emptied_one_lets_it_go_on(exchange):
+def test_a_full_queue_blocks_the_producer_and_an_emptied_one_lets_it_go_on(end):
     """C02, C04: nothing is lost, the order stays."""
-    sink = RemoteSink(exchange, threading.Event())
+    sink = end(RemoteSink, threading.Event())
     accepted = 0
     while sink.put(header(accepted), empty_batch(SPEC), 3.0):
         accepted += 1
         assert accepted < 10, "a queue of 3 took everything"
     assert accepted >= 4  # 3 in the queue and one in the hands of the shipper
-    source = source_of(exchange)
+    source = end(RemoteSource, "first", lambda: None)
     sink.put(header(accepted), empty_batch(SPEC), 10.0)
     assert take_all(source, accepted + 1) == list(range(accepted + 1))
 
@@ -103,21 +113,21 @@ def test_a_waiting_consumer_is_woken_by_an_item(exchange):
     assert [item[0] for _, item in items] == ["late"]
 
 
-def test_only_the_newest_policy_is_delivered(exchange):
+def test_only_the_newest_policy_is_delivered(exchange, end):
     """Versions published in a row: an env manager that looks late gets the last; an older serial never replaces it."""
     sink = sink_of_policies(exchange)
     for serial in range(5):
         sink.publish(PolicyMessage(serial, serial, {"w": np.full(3, serial, np.float32)}, {}))
     ray.get(exchange.publish.remote(PolicyMessage(2, 2, {"w": np.zeros(3, np.float32)}, {})))
-    message = RemotePolicySource(exchange).wait_newer(3, 10.0)
+    message = end(RemotePolicySource).wait_newer(3, 10.0)
     assert message.version == 4
     assert message.weights["w"].tolist() == [4, 4, 4]
 
 
-def test_published_weights_are_arrays_that_nobody_can_change(exchange):
+def test_published_weights_are_arrays_that_nobody_can_change(exchange, end):
     """C07, C95: whole, immutable, plain NumPy."""
     sink_of_policies(exchange).publish(PolicyMessage(0, 0, {"w": np.arange(3, dtype=np.float32)}, {}))
-    message = RemotePolicySource(exchange).wait_newer(-1, 10.0)
+    message = end(RemotePolicySource).wait_newer(-1, 10.0)
     with pytest.raises(ValueError, match="read-only"):
         message.weights["w"][0] = 1.0
 
@@ -140,19 +150,19 @@ def die(exchange) -> None:
     raise AssertionError("it was not started anew")
 
 
-def test_items_that_died_with_the_exchange_come_again_and_in_order(exchange):
+def test_items_that_died_with_the_exchange_come_again_and_in_order(exchange, end):
     """Nobody had taken them: the producer kept them and puts them back by itself, though it ships nothing more."""
-    sink = RemoteSink(exchange, threading.Event())
+    sink = end(RemoteSink, threading.Event())
     for number in range(3):
         assert sink.put(header(number), empty_batch(SPEC), 10.0)
     assert sink.flush(20.0)
     die(exchange)
-    assert take_all(source_of(exchange), 3) == [0, 1, 2]
+    assert take_all(end(RemoteSource, "first", lambda: None), 3) == [0, 1, 2]
 
 
-def test_items_that_were_received_may_come_twice_and_never_go_missing(exchange):
+def test_items_that_were_received_may_come_twice_and_never_go_missing(exchange, end):
     """The exchange dies while a consumer reads from it: it goes on in the next life; what it had before it may drop by its number."""
-    sink, source = RemoteSink(exchange, threading.Event()), source_of(exchange)
+    sink, source = end(RemoteSink, threading.Event()), end(RemoteSource, "first", lambda: None)
     for number in range(2):
         sink.put(header(number), empty_batch(SPEC), 10.0)
     taken = take_all(source, 2)
@@ -165,7 +175,7 @@ def test_items_that_were_received_may_come_twice_and_never_go_missing(exchange):
     assert set(taken) == set(range(5)) and list(dict.fromkeys(taken)) == sorted(set(taken)), taken
 
 
-def test_the_newest_policy_is_published_again(exchange):
+def test_the_newest_policy_is_published_again(exchange, end):
     """The trainer hears of the new life with its next call and puts its newest message back, snapshots and all."""
     sink, heard = sink_of_policies(exchange), threading.Semaphore(0)
 
@@ -173,25 +183,25 @@ def test_the_newest_policy_is_published_again(exchange):
         sink.publish_again()
         heard.release()
 
-    source = RemoteSource(exchange, "trainer", publish_again)
+    source = end(RemoteSource, "trainer", publish_again)
     assert heard.acquire(timeout=30.0)
     sink.publish(PolicyMessage(4, 4, {"w": np.full(3, 4, np.float32)}, {}, snapshots={0: {"w": np.zeros(3, np.float32)}}))
-    assert RemotePolicySource(exchange).wait_newer(3, 10.0).version == 4
+    assert end(RemotePolicySource).wait_newer(3, 10.0).version == 4
     die(exchange)
     assert heard.acquire(timeout=30.0) and source.waiting() == 0
-    message = RemotePolicySource(exchange).wait_newer(-1, 20.0)
+    message = end(RemotePolicySource).wait_newer(-1, 20.0)
     assert message.version == 4 and message.weights["w"].tolist() == [4, 4, 4] and message.snapshots[0]["w"].tolist() == [0, 0, 0]
     assert ray.get(exchange.mark.remote(0)) == (4, 4)
 
 
-def test_what_an_exchange_lost_while_the_trainer_was_starting_is_put_back(exchange):
+def test_what_an_exchange_lost_while_the_trainer_was_starting_is_put_back(exchange, end):
     """The controller's first message is gone, and an env manager that came later waits for it: the trainer brings it along."""
     sink = RemotePolicySink(exchange, PolicyMessage(7, 2, {"w": np.ones(3, np.float32)}, {}))
-    source = RemoteSource(exchange, "trainer", sink.publish_again)
-    assert RemotePolicySource(exchange).wait_newer(-1, 20.0).serial == 7 and source.waiting() == 0
+    source = end(RemoteSource, "trainer", sink.publish_again)
+    assert end(RemotePolicySource).wait_newer(-1, 20.0).serial == 7 and source.waiting() == 0
 
 
-def test_the_last_word_of_a_trainer_whose_place_is_taken_is_not_heard(exchange):
+def test_the_last_word_of_a_trainer_whose_place_is_taken_is_not_heard(exchange, end):
     """It was alive when the mark was asked for (all trainers of self-play go back together), and its next serial is that of the new one."""
 
     def message(serial: int, epoch: int) -> PolicyMessage:
@@ -202,5 +212,5 @@ def test_the_last_word_of_a_trainer_whose_place_is_taken_is_not_heard(exchange):
     assert ray.get(exchange.publish.remote(message(6, 0)))
     assert ray.get(exchange.mark.remote(1)) == (5, 5)
     ray.get(exchange.publish.remote(message(6, 1)))
-    newest = RemotePolicySource(exchange).wait_newer(5, 10.0)
+    newest = end(RemotePolicySource).wait_newer(5, 10.0)
     assert (newest.serial, newest.epoch, newest.weights["w"].tolist()) == (6, 1, [1, 1, 1])
