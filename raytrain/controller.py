@@ -312,7 +312,7 @@ class Controller:
     def _save(self, parts: dict[str, CheckpointDue], label: int) -> None:
         snapshots = {behavior: event.snapshot for behavior, event in parts.items()}
         self._saved_s = time.monotonic()
-        key = tuple((one.agent_steps, one.policy_version) for one in snapshots.values())
+        key = tuple((event.snapshot.agent_steps, event.snapshot.policy_version, event.env_steps) for event in parts.values())
         if key == self._saved:  # asked for twice at the same place
             self._store.drop_replay(snapshots.values())
             return
