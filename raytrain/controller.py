@@ -145,7 +145,7 @@ class Controller:
         if self._recovery is None:
             raise next(iter(lost.values()))
         behaviors = self._recovery.affected(lost)
-        way = self._recovery.way_back(behaviors)
+        way = self._recovery.way_back(behaviors, self._elapsed_before_s + self._elapsed_s)
         for text in way.sentences:
             self._console.warning(text)
         for behavior in behaviors:

@@ -74,7 +74,8 @@ class OfflineBackend:
         settings = plan.settings
         self._summary_every = settings.summary_freq or trainer.rows_per_pass
         self._save_every = settings.checkpoint_interval or trainer.rows_per_pass
-        self._started_s = self._window_s = time.monotonic()
+        self._window_s = time.monotonic()
+        self._started_s = self._window_s - start.elapsed_s
         self._window = (trainer.agent_steps, trainer.updates)
         self._events += [Notice(plan.behavior, text) for text in trainer.notices]
         self._trainer = trainer

@@ -66,6 +66,7 @@ class Start:
         policy: what policies act with first.
         version: policy version of `policy`.
         env_steps: counted so far.
+        elapsed_s: that the run has taken so far.
         self_play: frozen policies to continue with.
         orders: what worlds play first; the same for all behaviors, None where nothing of it ever changes.
         serial: of the first policy message.
@@ -82,6 +83,7 @@ class Start:
     state: TrainerState | None = None
     weights: TrainerState | None = None
     env_steps: int = 0
+    elapsed_s: float = 0.0
     self_play: TrainerState | None = None
     orders: Orders | None = None
     serial: int = 0
@@ -353,7 +355,7 @@ def build_trainer_loop(
         plan.behavior, trainer, plan.settings, plan.spec, source, sink, credit, version=start.version, serial=start.serial,
         lock_step=plan.lock_step, env_steps=start.env_steps, others=plan.behaviors > 1,
         evaluation_interval=plan.evaluation_interval, desk=desk, replay_writer=replay_writer, epoch=start.epoch, rolled_back=start.rolled_back,
-        state=start.loop,
+        elapsed_s=start.elapsed_s, state=start.loop,
     )
     loop.go_on_with_ledger(start.ledger, start.ended)
     return loop

@@ -63,8 +63,8 @@ class Recovery:
         """The behaviors that go back when the trainers of `lost` have died."""
         return [plan.behavior for plan in self._plans] if Referee.is_needed(self._plans) else list(lost)
 
-    def way_back(self, behaviors: Sequence[str]) -> WayBack:
-        """Load the newest sound checkpoint, and take back what was written after it."""
+    def way_back(self, behaviors: Sequence[str], elapsed_s: float) -> WayBack:
+        """Load the newest sound checkpoint, and take back what was written after it; the time that has passed is not taken back."""
         try:
             snapshot, path, problems = self._store.load_latest()
         except CheckpointError:
@@ -86,4 +86,4 @@ class Recovery:
                 with writing_metrics(sentences.append):
                     writer.rewind(steps[behavior])
         self._stop.go_back({behavior: stop.get(behavior) for behavior in behaviors})
-        return WayBack({b: replace(starts[b], ledger=ledgers.get(b)) for b in behaviors}, referee, steps, sentences)
+        return WayBack({b: replace(starts[b], elapsed_s=elapsed_s, ledger=ledgers.get(b)) for b in behaviors}, referee, steps, sentences)

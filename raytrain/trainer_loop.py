@@ -78,6 +78,7 @@ class TrainerLoop:
         epoch: int = 0,
         rolled_back: int = 0,
         replay_writer: ReplayWriter | None = None,
+        elapsed_s: float = 0.0,
         state: Mapping[str, Any] | None = None,
     ) -> None:
         self.behavior = behavior
@@ -99,7 +100,8 @@ class TrainerLoop:
         self._save_intervals = [every for every in (settings.checkpoint_interval, evaluation_interval) if every is not None]
         self._stats = StatsBuffer()
         self._clock = clock
-        self._started_s = self._window_s = clock()
+        self._window_s = clock()
+        self._started_s = self._window_s - elapsed_s
         self._window_steps, self._window_updates = trainer.agent_steps, trainer.updates
         self._env_steps_before, self._agent_steps_before = env_steps, trainer.agent_steps
         self._longest_episode: dict[str, int] = {}
@@ -192,9 +194,10 @@ class TrainerLoop:
     def _take_in(self, item: Item) -> None:
         self._longest_episode[item[0].manager] = item[0].longest_episode
         ready, dropped = self._intake.arrived(item, self.version)
+        was_finished = self.finished
         for one in ready:
             self._process(one)
-        if ready and self._lock_step:
+        if ready and self._lock_step and not was_finished:  # a round that is dropped is collected once more by a run that goes on
             self._rounds = self._delivered()
             self._env_steps_done = self._env_steps_before + self.ledger.env_steps
             if self._saves_with_round:

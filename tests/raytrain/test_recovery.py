@@ -71,9 +71,10 @@ def test_only_the_behavior_that_died_goes_back(tmp_path: Path, monkeypatch: pyte
     case = Case(tmp_path, monkeypatch, steps={"A": 500, "B": 700})
     case.saved(A={"consumed": 480}, B={"consumed": 690})
     assert case.recovery.affected(["A"]) == ["A"]
-    way = case.recovery.way_back(["A"])
+    way = case.recovery.way_back(["A"], 60.0)
     assert way.steps == {"A": 500} and way.referee is None and set(way.starts) == {"A"}
     assert way.starts["A"].ledger == {"consumed": 480} and way.starts["A"].version == 7
+    assert way.starts["A"].elapsed_s == 60.0, "time is not taken back"
     assert way.sentences == ["going on from checkpoint 000003: A at 500 agent steps"]
     assert case.rewound() == {"A": [[500], [500]], "B": [[], []]}
     assert case.stop.mean_return("A") == 2.0, "as at the checkpoint, and not 9"
@@ -82,7 +83,7 @@ def test_only_the_behavior_that_died_goes_back(tmp_path: Path, monkeypatch: pyte
 def test_without_a_checkpoint_they_begin_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A trainer that dies before checkpoint 0 is written: no state, no ledger, no returns, files from the beginning."""
     case = Case(tmp_path, monkeypatch)
-    way = case.recovery.way_back(["A"])
+    way = case.recovery.way_back(["A"], 60.0)
     assert way.sentences == ["there is no checkpoint yet, so they begin anew"] and way.steps == {"A": 0}
     assert way.starts["A"].version == 0 and way.starts["A"].ledger is None
     assert case.rewound()["A"] == [[0], [0]]
@@ -92,7 +93,7 @@ def test_without_a_checkpoint_they_begin_anew(tmp_path: Path, monkeypatch: pytes
 def test_a_corrupt_checkpoint_is_told_and_passed_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What the store says comes first; a checkpoint of an earlier run has no ledger of this one."""
     case = Case(tmp_path, monkeypatch, steps={"A": 500, "B": 700}, problems=("000004 is corrupt",))
-    way = case.recovery.way_back(["A"])
+    way = case.recovery.way_back(["A"], 60.0)
     assert way.sentences == ["000004 is corrupt", "going on from checkpoint 000003: A at 500 agent steps"]
     assert way.starts["A"].ledger is None
 
@@ -112,7 +113,7 @@ def test_with_a_referee_all_go_back_together(tmp_path: Path, monkeypatch: pytest
     """Ratings, opponents and weights belong to one moment; orders go on above all that env managers can have seen since."""
     case = Case(tmp_path, monkeypatch, steps={"A": 500, "B": 700}, teams=(0, 1), referee={"number": 12, "sides": {}})
     assert case.recovery.affected(["B"]) == ["A", "B"]
-    way = case.recovery.way_back(["A", "B"])
+    way = case.recovery.way_back(["A", "B"], 60.0)
     assert way.referee == {"number": 1_000_012, "sides": {}}
     assert {b: s.orders.number for b, s in way.starts.items()} == {"A": 1_000_012, "B": 1_000_012}
     assert way.sentences == ["going on from checkpoint 000003: A at 500 agent steps, B at 700 agent steps"]

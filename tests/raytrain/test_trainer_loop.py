@@ -46,7 +46,7 @@ class Loop:
 
     def __init__(self, buffer_size: int = 10, max_policy_lag: int = 10, managers: int = 1, lock_step: bool = False,
                  clock: Callable[[], float] = lambda: 0.0, trainer: RecorderTrainer | None = None, version: int = 0,
-                 state: dict | None = None, **settings: int) -> None:
+                 state: dict | None = None, elapsed_s: float = 0.0, **settings: int) -> None:
         self.exchange = LocalExchange(1000)
         self.trainer = trainer or RecorderTrainer(buffer_size, time_horizon=ENDLESS)
         self.trainer.compile()
@@ -57,7 +57,7 @@ class Loop:
         chosen = PPOSettings(hyperparameters=PPOHyperparameters(buffer_size=buffer_size, batch_size=1), **rest)
         self.loop = TrainerLoop(
             BEHAVIOR, self.trainer, chosen, SPEC, self.exchange, self.exchange, book, version=version, lock_step=lock_step, clock=clock,
-            state=state,
+            elapsed_s=elapsed_s, state=state,
         )
         self._sent: dict[tuple[str, int], list[int]] = {}
 
@@ -336,14 +336,14 @@ def test_a_summary_before_the_first_episode_has_no_return() -> None:
 def test_a_summary_tells_what_happened_since_the_last_one() -> None:
     """Rates over the time between two summaries (C04), counters in total, queue fill, and the algorithm's own values."""
     now = [0.0]
-    run = Loop(buffer_size=10, summary_freq=20, clock=lambda: now[0])
+    run = Loop(buffer_size=10, summary_freq=20, clock=lambda: now[0], elapsed_s=100.0)
     for seconds, version in ((2.0, 0), (4.0, 2)):
         for i in range(2):
             run.send(10, version + i)
             now[0] += seconds / 2
             run.loop.advance(0.0)
     first, second = run.events(Summary)
-    assert (first.step, second.step) == (20, 40) and (first.elapsed_s, second.elapsed_s) == (2.0, 6.0)
+    assert (first.step, second.step) == (20, 40) and (first.elapsed_s, second.elapsed_s) == (102.0, 106.0), "with those of the run before it was resumed"
     assert first.values["System/Steps per Second"] == 10.0 and second.values["System/Steps per Second"] == 5.0
     assert second.values["System/Updates per Second"] == pytest.approx(6 / 4)
     assert second.values["System/Agent Steps Consumed"] == second.values["System/Env Steps"] == 40
