@@ -13,6 +13,7 @@ import numpy as np
 from envs.base import BatchedEnv
 from envs.curriculum import Curricula, Lesson
 from envs.factories import EnvOptions
+from envs.own_code import look_in
 from envs.randomization import Sampler, Samplers
 from envs.restarts import RestartLimits
 from envs.specs import BehaviorSpec
@@ -33,7 +34,7 @@ from trainers.policy import Policy
 from trainers.registry import first_weights, policy_distribution
 from trainers.replay_buffer import ReplayBuffer
 from trainers.self_play import SnapshotPool
-from trainers.settings import BCSettings, BehaviorSettings, SACSettings
+from trainers.settings import BCSettings, BehaviorSettings, OwnTrainerSettings, SACSettings
 from trainers.trainer import TrainerState, Weights
 from trainers.trajectory import row_bytes
 from trainers.update_ratio import UPDATES_PER_CALL
@@ -170,16 +171,15 @@ class Plan:
         return pool
 
     def prepare_imports(self) -> None:
-        """Let modules of the user's be imported: signals, a Keras model."""
-        # At the end, where they shadow nothing.
-        sys.path += [folder for folder in self.import_dirs if folder not in sys.path]
+        """Let modules of the user's be imported: trainers, signals, a Keras model."""
+        look_in(self.import_dirs)
 
     def prepare(self, threads: int) -> None:
         """Make what is the user's own usable in this process: modules can be imported; for a Keras model TensorFlow has `threads` threads.
 
         To be called before `policy`, `first_weights` or a trainer is made; does nothing where nothing is the user's own.
         """
-        if not isinstance(self.settings, BCSettings) and self.settings.reward_signals.own:
+        if isinstance(self.settings, OwnTrainerSettings) or getattr(self.settings, "reward_signals", None) and self.settings.reward_signals.own:
             self.prepare_imports()
         if self.settings.network_settings.model is None:
             return
