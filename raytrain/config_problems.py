@@ -85,6 +85,8 @@ def unknown_trainer_type(path: KeyPath, value: Any, document: Document) -> Probl
     known = ", ".join([*SETTINGS_BY_TRAINER, *installed_names(TRAINER)])
     message = f"expected {known} or module:Class, received {describe(value)}"
     reason = f"; {NOT_AVAILABLE[value]}" if isinstance(value, str) and value in NOT_AVAILABLE else ""
+    if not (near or reason) and isinstance(value, str):
+        reason = "; no installed package gives that name"
     return document.problem(path, value, message + reason + did_you_mean(near), near)
 
 

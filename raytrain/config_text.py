@@ -9,6 +9,7 @@ from typing import Any
 
 import yaml
 
+from envs.own_code import TRAINER, installed_names
 from raytrain.evaluation_settings import EvaluationSettings
 from raytrain.remote import run_address
 from raytrain.settings import EnvSettings, RunConfig
@@ -70,7 +71,8 @@ def _behavior_schema(default_trainer: str) -> dict[str, Any]:
     pydantic's ``oneOf`` would refuse a behavior without ``trainer_type``, which fits several, and editors would offer the keys of all.
     """
     description = BehaviorSettings.model_fields["trainer_type"].description
-    choice = {"default": default_trainer, "description": description, "anyOf": [{"enum": list(SETTINGS_BY_TRAINER)}, {"type": "string", "minLength": 1}]}
+    choice = {"default": default_trainer, "description": description,
+              "anyOf": [{"enum": [*SETTINGS_BY_TRAINER, *installed_names(TRAINER)]}, {"pattern": r"^\w+(\.\w+)*:\w+$", "type": "string"}]}
     branches = {name: {"$ref": f"#/$defs/{settings.__name__}"} for name, settings in SETTINGS_BY_TRAINER.items()}
     named = _by_trainer_type(branches, default_trainer)
     other = {"properties": {"trainer_type": {"not": {"enum": list(SETTINGS_BY_TRAINER)}}}, "required": ["trainer_type"]}

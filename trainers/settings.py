@@ -335,6 +335,12 @@ class OwnTrainerSettings(BehaviorSettings):
     hyperparameters: OwnHyperparameters = OwnHyperparameters()
     """What the algorithm is tuned by."""
 
+    @field_validator("trainer_type")
+    @classmethod
+    def _known(cls, trainer_type: str) -> str:
+        refuse_unknown(TRAINER, trainer_type)
+        return trainer_type
+
     @model_validator(mode="after")
     def _no_cloning(self) -> OwnTrainerSettings:
         if self.behavioral_cloning is not None:

@@ -7,14 +7,15 @@ from trainers.architecture import architecture
 from trainers.own_settings import Hyperparameters
 from trainers.quiet_tensorflow import tf  # TensorFlow, without what it has to say
 from trainers.returns import normalize_advantages
+from trainers.setting_types import NonNegativeFloat, PositiveFloat
 
 
 class ReinforceHyperparameters(Hyperparameters):
     """Checked like the settings of a built-in trainer: types, ranges, unknown keys."""
 
-    learning_rate: float = 3e-3
-    gamma: float = 0.99
-    entropy: float = 0.01
+    learning_rate: PositiveFloat = 3e-3
+    gamma: PositiveFloat = 0.99
+    entropy: NonNegativeFloat = 0.01
 
 
 class Reinforce:
