@@ -42,7 +42,8 @@ function _raytrain_run_ids
   path basename results/*/
 end
 function _raytrain_yaml_files
-  __fish_complete_suffix .yaml .yml
+  __fish_complete_suffix .yaml
+  __fish_complete_suffix .yml
 end
 """,
 }
