@@ -11,13 +11,13 @@ from trainers.trainer import Weights
 
 
 def numeric_arrays(given: Any, prefix: str, source: str) -> Weights:
-    """A user's dict of arrays, with `prefix` before each name.
+    """A user's dict of arrays, copied, with `prefix` before each name.
 
     Raises:
         OwnCodeError: it is no dict of numeric arrays.
     """
     try:
-        arrays = {f"{prefix}{key}": np.asarray(value) for key, value in given.items()}
+        arrays = {f"{prefix}{key}": np.array(value) for key, value in given.items()}
     except (AttributeError, ValueError):
         raise OwnCodeError(f"Expected a dict of arrays from {source}, received {given!r:.100}.") from None
     for key, array in arrays.items():

@@ -31,7 +31,7 @@ from trainers.normalizer import NormalizerHistory, check_batch
 from trainers.own_arrays import numeric_arrays
 from trainers.settings import OwnTrainerSettings
 from trainers.signal_set import SignalSet, transitions_of
-from trainers.signals import EXTRINSIC, Transitions
+from trainers.signals import EXTRINSIC
 from trainers.trainer import TrainerState, Weights
 from trainers.trajectory import TrajectoryBatch, concatenate
 
@@ -161,7 +161,7 @@ class OwnTrainer:
         self.policy_updates += 1
         if self._other_signals:
             epochs = getattr(self._hyper, "num_epoch", None) or 1
-            stats |= self._other_signals.learn(self._transitions(batch), epochs, self._signals_rng, own_epochs=True)
+            stats |= self._other_signals.learn(transitions_of(self._arch, batch), epochs, self._signals_rng, own_epochs=True)
         if self._normalizer is not None:
             self._normalizer.update({o.name: batch.obs[o.name] for o in self._arch.normalized})
         self._held = []
@@ -169,9 +169,6 @@ class OwnTrainer:
 
     def _inputs(self, obs: Observations, version: np.ndarray) -> NetworkInputs:
         return network_inputs(self._arch, obs) if self._normalizer is None else self._normalizer.normalize(obs, version)
-
-    def _transitions(self, batch: TrajectoryBatch) -> Transitions:
-        return transitions_of(self._arch, batch)
 
     def _statistics(self, given: Any) -> dict[str, float]:
         try:
@@ -204,7 +201,7 @@ class OwnTrainer:
     def state(self) -> TrainerState:
         given = self._called("state", self._own.state)
         own = TrainerState(
-            {**numeric_arrays(given, "own/", self._named("state")), **self._weights},
+            {**numeric_arrays(given, "own/", self._named("state")), **{name: tensor.copy() for name, tensor in self._weights.items()}},
             {"agent_steps": self.agent_steps, "policy_updates": self.policy_updates, "rng": self._rng.bit_generator.state,
              "signals_rng": self._signals_rng.bit_generator.state})
         return own.joined(self._other_signals.state(), *([] if self._normalizer is None else [self._normalizer.state()]))
@@ -216,6 +213,7 @@ class OwnTrainer:
             ValueError: the state does not fit this trainer's settings.
         """
         state.expect("normalizer_statistics/count", self._normalizer, "network_settings.normalize")
+        self._check_fit(state)
         self._other_signals.load_state(state)
         own = {name.removeprefix("own/"): tensor for name, tensor in state.tensors.items() if name.startswith("own/")}
         self._called("load_state", lambda: self._own.load_state(own))
@@ -229,12 +227,16 @@ class OwnTrainer:
     def load_weights(self, state: TrainerState) -> None:
         """See `trainers.trainer.Trainer.load_weights`: a new object of the class begins with them."""
         state.expect("normalizer_statistics/count", self._normalizer, "network_settings.normalize")
-        check_weights({name: state.tensors[name] for name in self._layout if name in state.tensors}, self._layout, "the networks of this configuration")
+        self._check_fit(state)
         self._begin(state.tensors)
         if self._normalizer is not None:
             source = NormalizerHistory(self._arch)
             source.load_state(state)
             self._normalizer.statistics.update(source.statistics)
+
+    def _check_fit(self, state: TrainerState) -> None:
+        actor = {name: tensor for name, tensor in state.tensors.items() if name.startswith("actor/")}
+        check_weights(actor, self._layout, "the networks of this configuration")
 
     def _named(self, method: str) -> str:
         return f"trainer_type {self._settings.trainer_type}, {method}"

@@ -13,7 +13,7 @@ from trainers.setting_types import NonNegativeFloat, PositiveFloat
 class ReinforceHyperparameters(Hyperparameters):
     """Checked like the settings of a built-in trainer: types, ranges, unknown keys."""
 
-    learning_rate: PositiveFloat = 3e-3
+    learning_rate: NonNegativeFloat = 3e-3
     gamma: PositiveFloat = 0.99
     entropy: NonNegativeFloat = 0.01
 
