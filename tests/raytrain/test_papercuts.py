@@ -74,6 +74,7 @@ def test_only_actors_that_claim_a_gpu_see_one(monkeypatch):
 
     def options(gpus: float, settings: DistributedSettings):
         monkeypatch.setattr(placing, "live_nodes", lambda: [Node("a", "a", {"CPU": 8.0, **({"GPU": gpus} if gpus else {})})])
+        monkeypatch.setattr(placing, "demands_of", lambda plans, settings: [])
         place = placing.Placement([], settings)
         return place.trainer("A"), place.env_manager()
 
