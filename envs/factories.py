@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 import difflib
-import importlib
-import importlib.machinery
 import inspect
 import re
-import sys
 import traceback
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import gymnasium as gym
@@ -23,6 +19,7 @@ from envs import atari
 from envs.agent_behaviors import is_agent_world, is_parallel_world
 from envs.envpool_env import EnvPoolVectorEnv, is_envpool, is_pool, load_envpool
 from envs.faults import env_fault
+from envs.own_code import attribute, import_module
 from envs.wrappers import ActionRepeat, FrameStack
 
 EXTRAS = {"gymnasium.envs.box2d": "box2d", "gymnasium.envs.mujoco": "mujoco", "gymnasium.envs.classic_control": "classic-control",
@@ -221,12 +218,7 @@ class EnvFactory:
     def _factory(self) -> tuple[Callable[..., Any], dict[str, Any]]:
         module_name, name = self.env.rsplit(":", 1)
         module = import_module(module_name, self.import_dirs, self.env)
-        factory = getattr(module, name, None)
-        if not callable(factory):
-            names = [n for n in dir(module) if not n.startswith("_") and callable(getattr(module, n))]
-            near = difflib.get_close_matches(name, names, n=3, cutoff=0.4) or names[:5]
-            raise ValueError(  # noqa: TRY004 - as above
-                f"env: {self.env!r}: {module.__file__} has no function or class {name!r}; it has: {', '.join(near) or 'none'}.")
+        factory = attribute(module, name, self.env, "env")
         return factory, dict(self.kwargs)
 
     def _raise_if_kwargs(self, error: Exception) -> None:
@@ -273,57 +265,6 @@ def behavior_name(env: str, made: gym.Env | VectorEnv | None = None) -> str:
         return re.sub(r"_v\d+$", "", module.rpartition(".")[2])
     name = spec.id if spec is not None else name
     return re.sub(r"-v\d+$", "", name.rpartition("/")[2])
-
-
-def import_module(name: str, import_dirs: Sequence[str], env: str) -> ModuleType:
-    """Import a user's module, from `import_dirs` before ``sys.path``.
-
-    The folders stand first on ``sys.path`` only while the module is imported, so that they shadow nothing later; after that
-    they stay at its end, for imports that the user's code does when it runs. A module of the same name that came from
-    another folder (an earlier run in this process) is forgotten first.
-
-    Raises:
-        ValueError: the module does not exist, or its name is taken by another module.
-        EnvFault: the module's own code raised.
-    """
-    folders = [str(Path(folder).resolve()) for folder in import_dirs]
-    _forget_namesake(name.partition(".")[0], folders)
-    path_before = list(sys.path)
-    sys.path[:0] = folders
-    importlib.invalidate_caches()
-    try:
-        return importlib.import_module(name)
-    except ModuleNotFoundError as error:
-        if error.name is None or not f"{name}.".startswith(f"{error.name}."):
-            raise env_fault(error, f"while importing {name}", restartable=False) from error
-        searched = "\n  ".join(folders + [p or "." for p in path_before])
-        raise ValueError(
-            f"env: {env!r}: there is no module {error.name!r}. Put it beside the YAML file, or install the package that has it (pip install "
-            f"{error.name.partition('.')[0]}, if it is called like its module). Searched:\n  {searched}"
-        ) from None
-    except Exception as error:
-        raise env_fault(error, f"while importing {name}", restartable=False) from error
-    finally:
-        sys.path[:] = path_before + [folder for folder in folders if folder not in path_before]
-
-
-_user_modules: set[str] = set()
-"""Top-level modules that were imported from a folder of a configuration, and so may be replaced by another folder's."""
-
-
-def _forget_namesake(root: str, folders: list[str]) -> None:
-    wanted = importlib.machinery.PathFinder.find_spec(root, folders) if folders else None
-    if wanted is None or wanted.origin is None:
-        return
-    loaded = sys.modules.get(root)
-    origin = getattr(loaded, "__file__", None)
-    if loaded is not None and origin != wanted.origin:
-        if root not in _user_modules:
-            raise ValueError(f"env: the module name {root!r} of {wanted.origin} is already taken by {origin or 'a built-in module'}; "
-                             "rename your file.")
-        for module in [m for m in sys.modules if m == root or m.startswith(f"{root}.")]:
-            del sys.modules[module]
-    _user_modules.add(root)
 
 
 def _check_registered(env_id: str) -> None:

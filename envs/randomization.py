@@ -19,8 +19,8 @@ import numpy as np
 from gymnasium.vector import VectorEnv
 
 from envs.base import EnvFault
-from envs.factories import import_module
 from envs.faults import env_fault
+from envs.own_code import SAMPLER, OwnCodeError, load
 
 SETTER = "set_parameters"
 """Method of an environment that is given its parameters before each reset."""
@@ -106,7 +106,7 @@ class OwnSampler:
     """A user's class with a method ``sample(rng) -> float``; made when it is first used, with `kwargs`.
 
     Attributes:
-        sampler: the class, as ``module:Class``.
+        sampler: the class, as ``module:Class`` or by an installed name.
         import_dirs: folders that are searched for the module before ``sys.path``.
     """
 
@@ -128,20 +128,14 @@ class OwnSampler:
     def _made(self) -> Any:
         if "_object" in self.__dict__:
             return self.__dict__["_object"]
-        module_name, _, name = self.sampler.rpartition(":")
         try:
-            module = import_module(module_name, self.import_dirs, self.sampler)
-        except ValueError as error:
-            raise ParameterError(str(error).replace("env: ", "sampler: ", 1)) from error
-        own = getattr(module, name, None)
-        if not callable(own):
-            raise ParameterError(f"sampler: {self.sampler!r}: {module.__file__} has no class {name!r}.")
+            own = load(SAMPLER, self.sampler, self.import_dirs)
+        except OwnCodeError as error:
+            raise ParameterError(str(error)) from error
         try:
             made = own(**self.kwargs)
         except Exception as error:
             raise env_fault(error, f"while making {self.sampler}", restartable=False) from error
-        if not callable(getattr(made, "sample", None)):
-            raise ParameterError(f"sampler: {self.sampler!r}: expected a class with a method sample(rng), received one without.")
         self.__dict__["_object"] = made  # past the frozen dataclass: it is no part of the value
         return made
 

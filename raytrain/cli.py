@@ -11,13 +11,13 @@ import sys
 from collections.abc import Sequence
 from importlib import import_module
 
-COMMANDS = ("train", "resume", "evaluate", "play", "list", "compare", "export", "check-env", "record", "migrate", "scale", "schema")
+COMMANDS = ("train", "resume", "evaluate", "play", "list", "compare", "export", "check-env", "record", "migrate", "scale", "schema", "completion")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line; returns the exit code."""
     given = list(sys.argv[1:] if arguments is None else arguments)
-    options = _parser().parse_args(given)
+    options = make_parser().parse_args(given)
     try:
         return options.run(options)
     except KeyboardInterrupt:  # before the run took over, or after it had saved and ended
@@ -25,7 +25,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 130
 
 
-def _parser() -> argparse.ArgumentParser:
+def make_parser() -> argparse.ArgumentParser:
+    """The parser of every command."""
     parser = argparse.ArgumentParser(prog="raytrain", description="Train agents with reinforcement learning on Ray, from one YAML file.")
     from raytrain import __version__
 

@@ -18,7 +18,7 @@ from raytrain.migrate import era_of, migrate
 from raytrain.settings import CheckpointSettings, DistributedSettings, EnvSettings, RunConfig, StopSettings
 from raytrain.suggest import annotation_at, known_trainer_type, nearest, trainer_type_at
 from raytrain.yaml_source import Document, KeyPath, parse_value, parse_yaml, unshared
-from trainers.settings import SETTINGS_BY_TRAINER, AnyBehaviorSettings, BehaviorSettings
+from trainers.settings import SETTINGS_BY_TRAINER, AnyBehaviorSettings, BehaviorSettings, is_own_trainer
 
 __all__ = [
     "BehaviorSettings",
@@ -269,7 +269,7 @@ def _settle_trainer_types(document: Document) -> tuple[dict[str, Any], list[Prob
         if not isinstance(section, dict) or "trainer_type" not in section:
             continue
         value = section["trainer_type"]
-        if isinstance(value, str) and value in SETTINGS_BY_TRAINER:
+        if isinstance(value, str) and (value in SETTINGS_BY_TRAINER or is_own_trainer(value)):
             continue
         problems.append(unknown_trainer_type((*map(str, path), "trainer_type"), value, document))
         if near := known_trainer_type(value):

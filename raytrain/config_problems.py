@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from envs.own_code import TRAINER, installed_names
 from raytrain.errors import ConfigError, Problem
 from raytrain.other_names import NOT_AVAILABLE
 from raytrain.suggest import explain_unknown_key, explain_value, known_trainer_type, nearest
 from raytrain.yaml_source import Document, KeyPath, parse_value
-from trainers.settings import SETTINGS_BY_TRAINER
+from trainers.settings import SETTINGS_BY_TRAINER, TAGS
 
 _EXPECTED = {
     "int_type": "an integer",
@@ -40,7 +41,7 @@ def location(found: Mapping[str, Any]) -> KeyPath:
     """pydantic's location as keys of the file, which has no key for the algorithm whose settings a behavior has."""
     keys = [key for key in found["loc"] if key != "[key]"]
     tag_at = {"default_settings": 1, "behaviors": 2}.get(keys[0]) if keys else None
-    if tag_at is not None and len(keys) > tag_at and keys[tag_at] in SETTINGS_BY_TRAINER:
+    if tag_at is not None and len(keys) > tag_at and keys[tag_at] in TAGS:
         del keys[tag_at]
     if found["type"] == "invalid_key":
         keys[-1] = found["input"]
@@ -81,9 +82,11 @@ def _value_at(data: Any, path: KeyPath) -> Any:
 def unknown_trainer_type(path: KeyPath, value: Any, document: Document) -> Problem:
     """The problem of a ``trainer_type`` at `path` that names no algorithm."""
     near = known_trainer_type(value)
-    *some, last = SETTINGS_BY_TRAINER
-    message = f"expected {', '.join(some)} or {last}, received {describe(value)}"
+    known = ", ".join([*SETTINGS_BY_TRAINER, *installed_names(TRAINER)])
+    message = f"expected {known} or module:Class, received {describe(value)}"
     reason = f"; {NOT_AVAILABLE[value]}" if isinstance(value, str) and value in NOT_AVAILABLE else ""
+    if not (near or reason) and isinstance(value, str):
+        reason = "; no installed package gives that name"
     return document.problem(path, value, message + reason + did_you_mean(near), near)
 
 

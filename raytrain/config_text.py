@@ -9,6 +9,7 @@ from typing import Any
 
 import yaml
 
+from envs.own_code import TRAINER, installed_names
 from raytrain.evaluation_settings import EvaluationSettings
 from raytrain.remote import run_address
 from raytrain.settings import EnvSettings, RunConfig
@@ -18,6 +19,7 @@ from trainers.settings import (
     AnyBehaviorSettings,
     BehaviorSettings,
     NetworkSettings,
+    OwnTrainerSettings,
     SACHyperparameters,
     SACSettings,
 )
@@ -69,9 +71,12 @@ def _behavior_schema(default_trainer: str) -> dict[str, Any]:
     pydantic's ``oneOf`` would refuse a behavior without ``trainer_type``, which fits several, and editors would offer the keys of all.
     """
     description = BehaviorSettings.model_fields["trainer_type"].description
-    choice = {"default": default_trainer, "description": description, "enum": list(SETTINGS_BY_TRAINER), "type": "string"}
+    choice = {"default": default_trainer, "description": description,
+              "anyOf": [{"enum": [*SETTINGS_BY_TRAINER, *installed_names(TRAINER)]}, {"pattern": r"^\w+(\.\w+)*:\w+$", "type": "string"}]}
     branches = {name: {"$ref": f"#/$defs/{settings.__name__}"} for name, settings in SETTINGS_BY_TRAINER.items()}
     named = _by_trainer_type(branches, default_trainer)
+    other = {"properties": {"trainer_type": {"not": {"enum": list(SETTINGS_BY_TRAINER)}}}, "required": ["trainer_type"]}
+    named = {"if": other, "then": {"$ref": f"#/$defs/{OwnTrainerSettings.__name__}"}, "else": named}
     return {"description": "How one behavior is trained.", "type": "object", "properties": {"trainer_type": choice}, **named}
 
 
@@ -181,6 +186,9 @@ def _learning(settings: AnyBehaviorSettings) -> str:
     if isinstance(values, SACHyperparameters):
         fixed = "" if values.learn_entcoef else " (fixed)"
         tuned = f"init_entcoef {values.init_entcoef:g}{fixed}, tau {values.tau:g}, n_step {values.n_step}"
+    elif isinstance(settings, OwnTrainerSettings):
+        tuned = ", ".join(f"{key} {value}" for key, value in values.model_dump().items())
+        return f"{settings.trainer_type}: {tuned}, {gammas}"
     else:
         tuned = f"ε {values.epsilon:g}, β {values.beta:g}, λ {values.lambd:g}"
     return f"{settings.trainer_type}: learning rate {values.learning_rate:g} {values.learning_rate_schedule}, {tuned}, {gammas}"
@@ -196,6 +204,8 @@ def _network(settings: AnyBehaviorSettings) -> str:
     normalised = ", observations normalised" if network.normalize else ""
     if isinstance(values, SACHyperparameters):
         body = "an actor and two critics" + (", state-dependent exploration" if values.use_sde else "")
+    elif isinstance(settings, OwnTrainerSettings):
+        body = "an actor, and what the trainer has besides"
     else:
         body = "one body for actor and critic" if values.shared_critic else "actor and critic apart"
     memory = f", memory of {network.memory.memory_size}" if network.memory else ""
@@ -222,13 +232,15 @@ def _arithmetic(config: RunConfig, settings: AnyBehaviorSettings, agents: int) -
     # Env steps round up, so a buffer is never short.
     steps = ceil(values.buffer_size / (envs * agents))
     rows = envs * agents * steps
-    minibatches = ceil(rows / values.batch_size)
     acting = f"{_count(steps, 'env step')}" if agents == 1 else f"{_count(agents, 'agent')} × {_count(steps, 'step')}"
-    return (
+    filled = (
         f"an update each {values.buffer_size:,} agent steps: {_count(envs, 'env')} × {acting} = {rows:,}, in "
-        f"trajectories of at most {settings.time_horizon:,}; {_count(values.num_epoch, 'epoch')} × "
-        f"{_count(minibatches, 'minibatch', 'minibatches')} of {values.batch_size:,}"
+        f"trajectories of at most {settings.time_horizon:,}"
     )
+    if isinstance(settings, OwnTrainerSettings):
+        return filled
+    minibatches = ceil(rows / values.batch_size)
+    return f"{filled}; {_count(values.num_epoch, 'epoch')} × {_count(minibatches, 'minibatch', 'minibatches')} of {values.batch_size:,}"
 
 
 def _replay_arithmetic(values: SACHyperparameters, time_horizon: int) -> str:

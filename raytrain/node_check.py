@@ -10,6 +10,7 @@ from importlib.metadata import PackageNotFoundError, version
 
 from envs.base import EnvFault
 from envs.factories import EnvFactory
+from envs.own_code import Kind, load
 
 COMPARED = ("python", "ray", "tensorflow", "numpy")
 
@@ -20,7 +21,8 @@ class NodeReport:
 
     Attributes:
         versions: as of `installed_versions`.
-        problem: why the environment cannot be imported there, with the folders that were searched; empty when it can.
+        problem: why the user's own code cannot be imported there, with the folders that were searched; empty when it can.
+        what: the environment, trainer, … that cannot.
         user_traceback: of the user's own code, where that raised.
         path: search path of Python there.
     """
@@ -29,6 +31,7 @@ class NodeReport:
     problem: str = ""
     user_traceback: str = ""
     path: tuple[str, ...] = ()
+    what: str = ""
 
 
 def installed_versions() -> dict[str, str]:
@@ -45,17 +48,24 @@ def _version(name: str) -> str:
     return ""
 
 
-def report(factory: EnvFactory | None) -> NodeReport:
-    """Versions of this process, and whether it can import what makes the environment."""
-    problem = user = ""
+def report(factory: EnvFactory | None, own: Sequence[tuple[Kind, str]] = ()) -> NodeReport:
+    """Versions of this process, and whether it can import what makes the environment, and what else there is of the user's.
+
+    Args:
+        own: trainers, signals, … and how the configuration names them.
+    """
+    problem = user = what = ""
     try:
         if factory is not None:
+            what = factory.env
             factory.load()
+            for kind, what in own:
+                load(kind, what, factory.import_dirs)
     except EnvFault as fault:
         problem, user = str(fault), fault.user_traceback
     except ValueError as error:
         problem = str(error)
-    return NodeReport(installed_versions(), problem, user, tuple(path or "." for path in sys.path))
+    return NodeReport(installed_versions(), problem, user, tuple(path or "." for path in sys.path), what if problem else "")
 
 
 def compare_versions(own: Mapping[str, str], nodes: Mapping[str, Mapping[str, str]]) -> tuple[list[str], list[str]]:
@@ -99,8 +109,8 @@ def _title(package: str) -> str:
     return {"python": "Python", "ray": "Ray", "tensorflow": "TensorFlow", "numpy": "NumPy"}[package]
 
 
-def import_problem(env: str, node: str, found: NodeReport, hint: str) -> str:
-    """The sentence that refuses a run whose environment `node` cannot import."""
+def import_problem(what: str, node: str, found: NodeReport, hint: str) -> str:
+    """The sentence that refuses a run of whose code `node` cannot import `what`."""
     searched = "" if "Searched:" in found.problem else "\nSearched:\n  " + "\n  ".join(found.path)
-    parts: Sequence[str] = (f"{env} can be imported here, but not on {node}: {found.problem}{searched}", found.user_traceback.rstrip(), hint)
+    parts: Sequence[str] = (f"{what} can be imported here, but not on {node}: {found.problem}{searched}", found.user_traceback.rstrip(), hint)
     return "\n".join(part for part in parts if part)

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from pydantic import StringConstraints, field_validator, model_serializer, model_validator
 from pydantic_core import PydanticCustomError
 
-from trainers.setting_types import Flag, NonNegativeFloat, NonNegativeInt, Number, Settings, contradiction
+from envs.own_code import SAMPLER
+from trainers.setting_types import Flag, NonNegativeFloat, NonNegativeInt, Number, Settings, contradiction, refuse_unknown
 
 if TYPE_CHECKING:
     from envs.curriculum import Lesson
@@ -71,9 +72,16 @@ class SamplerSettings(_Sparse):
     sampler_parameters: SamplerParameters | None = None
     """Its arguments."""
     sampler: Name | None = None
-    """In place of both, a class of your own as module:Class, with a method sample(rng) (see docs/curriculum.md)."""
+    """In place of both, a class of your own with a method sample(rng), as module:Class or by an installed name (see docs/extending.md)."""
     kwargs: dict[str, Any] | None = None
     """Arguments of that class, passed on unchanged."""
+
+    @field_validator("sampler")
+    @classmethod
+    def _known(cls, sampler: str | None) -> str | None:
+        if sampler is not None:
+            refuse_unknown(SAMPLER, sampler)
+        return sampler
 
     @model_validator(mode="before")
     @classmethod
@@ -98,8 +106,6 @@ class SamplerSettings(_Sparse):
         for key, way in (("sampler_parameters", "sampler_type"), ("kwargs", "sampler")):
             if getattr(self, key) is not None and ways[0] != way:
                 raise contradiction(key, ways[0], f"expected {key} together with {way} only, received it with {ways[0]}; remove it")
-        if self.sampler is not None and not all(self.sampler.partition(":")):
-            raise contradiction("sampler", "kwargs", f"expected a class as module:Class, received {self.sampler}")
         if self.sampler_type is not None:
             self._check_arguments()
         return self

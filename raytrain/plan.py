@@ -13,6 +13,7 @@ import numpy as np
 from envs.base import BatchedEnv
 from envs.curriculum import Curricula, Lesson
 from envs.factories import EnvOptions
+from envs.own_code import NETWORK, SIGNAL, TRAINER, Kind, look_in
 from envs.randomization import Sampler, Samplers
 from envs.restarts import RestartLimits
 from envs.specs import BehaviorSpec
@@ -33,7 +34,7 @@ from trainers.policy import Policy
 from trainers.registry import first_weights, policy_distribution
 from trainers.replay_buffer import ReplayBuffer
 from trainers.self_play import SnapshotPool
-from trainers.settings import BCSettings, BehaviorSettings, SACSettings
+from trainers.settings import BCSettings, BehaviorSettings, OwnTrainerSettings, SACSettings
 from trainers.trainer import TrainerState, Weights
 from trainers.trajectory import row_bytes
 from trainers.update_ratio import UPDATES_PER_CALL
@@ -172,21 +173,27 @@ class Plan:
         return pool
 
     def prepare_imports(self) -> None:
-        """Let modules of the user's be imported: signals, a Keras model."""
-        # At the end, where they shadow nothing.
-        sys.path += [folder for folder in self.import_dirs if folder not in sys.path]
+        """Let modules of the user's be imported: trainers, signals, a Keras model."""
+        look_in(self.import_dirs)
+
+    def own_code(self) -> list[tuple[Kind, str]]:
+        """Trainer, reward signals and network of the user's own, as the configuration names them."""
+        settings, found = self.settings, []
+        if isinstance(settings, OwnTrainerSettings):
+            found.append((TRAINER, settings.trainer_type))
+        if not isinstance(settings, BCSettings):
+            found += [(SIGNAL, own.signal) for own in settings.reward_signals.own.values()]
+        model = settings.network_settings.model
+        return found if model is None else [*found, (NETWORK, model)]
 
     def prepare(self, threads: int) -> None:
         """Make what is the user's own usable in this process: modules can be imported; for a Keras model TensorFlow has `threads` threads.
 
         To be called before `policy`, `first_weights` or a trainer is made; does nothing where nothing is the user's own.
         """
-        if not isinstance(self.settings, BCSettings) and self.settings.reward_signals.own:
+        if self.own_code():
             self.prepare_imports()
-        if self.settings.network_settings.model is None:
-            return
-        self.prepare_imports()
-        if "tensorflow" not in sys.modules:
+        if self.settings.network_settings.model is not None and "tensorflow" not in sys.modules:
             from raytrain.tensorflow_setup import set_up_tensorflow
 
             set_up_tensorflow(threads)

@@ -12,6 +12,7 @@ from typing import Any, Literal
 
 import numpy as np
 
+from envs.own_code import is_module_reference, look_in
 from envs.specs import BehaviorSpec, env_action_rows, to_env_actions
 from raytrain.checkpoint import PolicyFiles, find_checkpoint, load_policy_files
 from raytrain.predict_inputs import MaskInput, read_observations, stacked
@@ -186,7 +187,8 @@ def _importable(files: PolicyFiles, import_dirs: Sequence[str | Path]) -> Iterat
     sys.path[:] = folders + before
     try:
         model = files.network.model
-        if model is not None and importlib.util.find_spec(model.partition(":")[0].partition(".")[0]) is None:
+        look_in(folders)
+        if model is not None and is_module_reference(model) and importlib.util.find_spec(model.partition(":")[0].partition(".")[0]) is None:
             searched = "\n  ".join(folder or "." for folder in sys.path)
             raise ValueError(
                 f"The policy has a Keras model of your own, {model}, and there is no module {model.partition(':')[0]!r}. Give load_policy "

@@ -28,6 +28,7 @@ from raytrain.controller import Controller, Fleet
 from raytrain.errors import RunFault, RunFolderError
 from raytrain.judge import make_judge
 from raytrain.outcome import Outcome
+from raytrain.own_trainers import with_own_trainers
 from raytrain.parameter_settings import made_parameters
 from raytrain.plan import Plan, Start, manager_name
 from raytrain.recovery import Recovery
@@ -124,7 +125,7 @@ def execute(config: RunConfig, local: bool, callbacks: Callbacks, console: Conso
     found = probe(config, import_dirs)
     if config.document.messages and (passed_over := [name for name in config.behaviors if name not in found.behaviors]):
         console.message(f"  not in the environment and passed over, as ML-Agents does: {', '.join(passed_over)}")
-    config = with_demo_paths(config.with_behaviors(check_behaviors(config, found.behaviors)))
+    config = with_demo_paths(with_own_trainers(config.with_behaviors(check_behaviors(config, found.behaviors)), import_dirs))
     if local:  # which is lock-step, and the saved configuration should say so
         config = config.with_behaviors({n: b.model_copy(update={"threaded": False}) for n, b in config.behaviors.items()})
     fits = plans_of(config, found, import_dirs)

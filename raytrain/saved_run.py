@@ -188,7 +188,7 @@ def _with_env(config: RunConfig | None, env: str | None, saved: Mapping[str, Sav
         if env is None:
             raise ValueError(f"Expected {CONFIGURATION} in the run folder of {run}, found none; name the environment with --env.")
         one = next(iter(saved.values()))
-        trainer = one.trainer_type if one.trainer_type != "bc" else "ppo"  # their policies act alike, and cloning asks for demonstrations
+        trainer = one.trainer_type if one.trainer_type == "sac" else "ppo"  # others act as ppo's do, and ask for demonstrations or for their class
         settings: dict[str, Any] = {"trainer_type": trainer, "network_settings": one.network.model_dump(mode="json")}
         return load_config({"env": env, "default_settings": settings})
     if not (config.env or env):

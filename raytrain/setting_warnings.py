@@ -50,7 +50,7 @@ def _network_warnings(settings: AnyBehaviorSettings) -> list[str]:
                 f"network_settings.memory.sequence_length={length} is larger than time_horizon={settings.time_horizon}: no sequence is "
                 "longer than a trajectory."
             )
-    if values.batch_size < length:
+    if getattr(values, "batch_size", length) < length:
         found.append(
             f"hyperparameters.batch_size={values.batch_size} is smaller than network_settings.memory.sequence_length={length}: a "
             "minibatch is one sequence."

@@ -6,13 +6,15 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from envs.base import EnvFault
 from envs.demonstrations import MINARI_PREFIX, DemonstrationError, read_demonstrations
+from envs.own_code import OwnCodeError
 from raytrain.checks import behavior_problem, users_fault
-from raytrain.errors import ConfigError
+from raytrain.errors import ConfigError, RunFault
 from raytrain.plan import Plan
 from raytrain.settings import RunConfig
 from trainers.architecture import Architecture, ArchitectureError
-from trainers.own_signal import OwnSignal, OwnSignalError
+from trainers.own_signal import OwnSignal
 from trainers.settings import BehaviorSettings, SACSettings
 from trainers.signal_set import signal_architecture
 from trainers.signal_settings import ModelSignalSettings, OwnSignalSettings
@@ -65,8 +67,10 @@ def _problems(plan: Plan, arch: Architecture) -> Iterator[tuple[tuple[str, ...],
             plan.prepare_imports()
             try:
                 OwnSignal(name, signal, plan.spec).state()  # or it would come up with the first checkpoint
-            except OwnSignalError as error:
+            except OwnCodeError as error:
                 yield ("reward_signals", "own", name, "signal"), signal.signal, str(error)
+            except EnvFault as fault:
+                raise RunFault.of(f"reward_signals.own.{name} {signal.signal}", fault) from fault
             except Exception as error:
                 if (fault := users_fault(f"reward_signals.own.{name} {signal.signal}", error)) is not None:
                     raise fault from error

@@ -10,7 +10,7 @@ from raytrain.config_text import network_layers
 from raytrain.plan import Plan
 from trainers.architecture import Architecture, ImageInput, VectorInput
 from trainers.networks import body_width
-from trainers.settings import NetworkSettings, PPOSettings, SACSettings
+from trainers.settings import BehaviorSettings, NetworkSettings, OwnTrainerSettings, SACSettings
 from trainers.signal_settings import GAILSettings, ModelSignalSettings, OwnSignalSettings
 from trainers.trajectory import row_bytes
 
@@ -148,7 +148,7 @@ def _distribution(action: ActionSpec, trainer_type: str, use_sde: bool) -> str:
         return "categorical" if len(action.discrete_branches) == 1 else "categorical per branch, joint log-probability"
     if trainer_type == "bc":
         return "Gaussian, mean cloned, standard deviation as it begins (initial_std); samples clipped to [-1, 1] for the environment only"
-    if trainer_type == "ppo":
+    if trainer_type != "sac":
         return "Gaussian, standard deviation learnt, the same in every state; samples clipped to [-1, 1] for the environment only"
     if use_sde:
         return "tanh-squashed Gaussian, generalized state-dependent exploration"
@@ -172,6 +172,8 @@ def _network(plan: Plan, arch: Architecture) -> str:
         critics = "actor apart from twin critics with target networks"
     elif plan.settings.trainer_type == "bc":
         critics = "an actor, no critic"
+    elif isinstance(plan.settings, OwnTrainerSettings):
+        critics = "an actor, and what the trainer has besides"
     elif plan.settings.hyperparameters.shared_critic:
         critics = "one body for actor and critic"
     else:
@@ -206,7 +208,7 @@ def _replay(plan: Plan) -> str:
     return f"{hyper.buffer_size:,} frames, {_bytes(plan.replay_bytes())} in the trainer, {saved}"
 
 
-def _reward_signals(settings: PPOSettings | SACSettings) -> list[tuple[str, str]]:
+def _reward_signals(settings: BehaviorSettings) -> list[tuple[str, str]]:
     """What the agent is paid for, and what it imitates besides."""
     rows = []
     for name, signal in settings.reward_signals.active().items():
@@ -235,7 +237,7 @@ def _rows_of_images(plan: Plan, arch: Architecture) -> list[tuple[str, str]]:
     row, steps = row_bytes(plan.spec, arch.memory_size), max(TAPE_ROWS, plan.settings.time_horizon)
     tapes = f"{plan.agents} × {steps} steps of {_bytes(row)}, and those on their way"
     rows = [("trajectories", f"up to {_bytes(plan.collecting_bytes())} in each env manager: {tapes}")]
-    if plan.settings.trainer_type == "ppo":
+    if plan.settings.trainer_type != "sac":
         rows.append(("buffer", f"up to {plan.max_rows():,} agent steps, {_bytes(plan.buffer_bytes())} in the trainer"))
     return rows
 

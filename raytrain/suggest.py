@@ -10,6 +10,7 @@ from typing import Annotated, Any, Union, get_args, get_origin
 
 from pydantic import BaseModel
 
+from envs.own_code import TRAINER, installed_names
 from raytrain.other_names import (
     COUNTERPARTS,
     NO_COUNTERPART,
@@ -22,7 +23,7 @@ from raytrain.other_names import (
 )
 from raytrain.settings import RunConfig
 from raytrain.yaml_source import KeyPath
-from trainers.settings import DEFAULT_TRAINER, SETTINGS_BY_TRAINER
+from trainers.settings import DEFAULT_TRAINER, SETTINGS_BY_TRAINER, is_own_trainer, settings_by_trainer
 
 ANY_NAME = "*"
 """Stands for the name of any behavior in a path."""
@@ -49,7 +50,11 @@ def trainer_type_at(path: KeyPath, data: Mapping[str, Any]) -> str:
 
 def known_trainer_type(value: Any) -> str:
     """`value` if it names an algorithm, else the nearest name, else ``""``."""
-    return nearest(value, list(SETTINGS_BY_TRAINER)) if isinstance(value, str) else ""
+    if not isinstance(value, str):
+        return ""
+    if value in SETTINGS_BY_TRAINER or is_own_trainer(value):
+        return value
+    return nearest(value, [*SETTINGS_BY_TRAINER, *installed_names(TRAINER)])
 
 
 def annotation_at(path: KeyPath, trainer_type: str = DEFAULT_TRAINER) -> Any:
@@ -141,7 +146,7 @@ def nearest(word: str, known: list[str], cutoff: float = 0.6) -> str:
 
 def _name_here(key: str, trainer_type: str) -> str:
     """`key` by its name under this algorithm, should another system call it differently."""
-    return OTHER_NAMES_UNDER[trainer_type].get(key) or OTHER_NAMES.get(key, key)
+    return OTHER_NAMES_UNDER.get(trainer_type, {}).get(key) or OTHER_NAMES.get(key, key)
 
 
 def _with_value(advice: str, name: str, value: Any) -> str:
@@ -162,7 +167,7 @@ def _to_other_trainer(key: str, path: KeyPath, trainer: str, data: Mapping[str, 
         if other == trainer or not name or nearest(key, ours, cutoff=0.85):
             continue
         called = "it" if name == key else name
-        counterpart = COUNTERPARTS[trainer].get(name, "")
+        counterpart = COUNTERPARTS.get(trainer, {}).get(name, "")
         instead = f"use {counterpart}" if counterpart else "remove it"
         where = f"belongs to {other}, and {_behavior_of(path, data)} is trained by {trainer}"
         return f"{called} {where}: {instead}, or write trainer_type: {other}", counterpart
@@ -225,6 +230,6 @@ def _declared(annotation: Any, trainer_type: str) -> Any:
         return _declared(get_args(annotation)[0], trainer_type)
     if get_origin(annotation) in (Union, types.UnionType):
         members = [_declared(member, trainer_type) for member in get_args(annotation) if member is not type(None)]
-        settings = SETTINGS_BY_TRAINER[trainer_type]
+        settings = settings_by_trainer(trainer_type)
         return settings if settings in members else members[0]
     return annotation

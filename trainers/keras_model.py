@@ -11,18 +11,17 @@ Letters: ``M`` rows, ``n`` agents of one call, ``I`` and ``U`` as in `trainers.a
 from __future__ import annotations
 
 import functools
-import importlib
 import inspect
 import json
 import random
-import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from types import ModuleType
 from typing import Any
 
 import numpy as np
 
+from envs.base import EnvFault
+from envs.own_code import NETWORK, OwnCodeError, load
 from envs.specs import Observations
 from trainers.architecture import Architecture, ArchitectureError, ImageInput, ModelReference, VectorInput
 from trainers.graph import Parameters
@@ -201,7 +200,7 @@ def _call_factory(factory: Factory, reference: ModelReference, inputs: dict[str,
 
 
 def _called(factory: str, arguments: dict[str, Any]) -> str:
-    return f"{factory.partition(':')[2]}({', '.join(['inputs', *(f'{key}={value!r}' for key, value in arguments.items())])})"
+    return f"{factory.rpartition(':')[2]}({', '.join(['inputs', *(f'{key}={value!r}' for key, value in arguments.items())])})"
 
 
 def _check_output(output: Any, reference: ModelReference) -> None:
@@ -229,29 +228,12 @@ def _check_variables(model: keras.Model, reference: ModelReference) -> None:
 
 
 def _factory(reference: str) -> Factory:
-    module_name, _, name = reference.partition(":")
-    module = _import(module_name, reference)
-    if not hasattr(module, name):
-        there = [key for key, value in vars(module).items() if callable(value) and not key.startswith("_")]
-        raise _refusal(reference, f"expected a function of {module.__file__ or module_name}, there is no {name!r}; "
-                                  f"it has {', '.join(there[:10]) or 'none'}")
-    factory = getattr(module, name)
-    if not callable(factory):
-        raise _refusal(reference, f"expected a function, {name!r} of {module.__file__ or module_name} is a {type(factory).__name__}")
-    return factory
-
-
-def _import(name: str, reference: str) -> ModuleType:
-    """A module of the user's, found on ``sys.path``."""
     try:
-        return importlib.import_module(name)
-    except ModuleNotFoundError as error:
-        if error.name is None or not f"{name}.".startswith(f"{error.name}."):
-            raise _refusal(reference, f"importing {name} raised {type(error).__name__}: {error}") from error
-        searched = "\n  ".join(folder or "." for folder in sys.path)
-        raise _refusal(reference, f"expected a module that can be imported, there is no {error.name!r}. Searched:\n  {searched}") from None
-    except Exception as error:
-        raise _refusal(reference, f"importing {name} raised {type(error).__name__}: {error}") from error
+        return load(NETWORK, reference)
+    except OwnCodeError as error:
+        raise ArchitectureError(("model",), reference, str(error)) from error
+    except EnvFault as fault:
+        raise _refusal(reference, f"importing its module raised {fault}") from fault.__cause__
 
 
 def _refusal(reference: ModelReference | str, message: str) -> ArchitectureError:

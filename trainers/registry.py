@@ -10,7 +10,7 @@ from trainers.architecture import architecture
 from trainers.initial_weights import initial_actor, initial_normalizer, initial_weights
 from trainers.networks import Distribution
 from trainers.sac_networks import distribution_of, initial_sac_weights
-from trainers.settings import BCSettings, BehaviorSettings, PPOSettings, SACSettings
+from trainers.settings import BCSettings, BehaviorSettings, OwnTrainerSettings, PPOSettings, SACSettings
 from trainers.trainer import Trainer, Weights
 
 
@@ -31,6 +31,8 @@ def first_weights(spec: BehaviorSpec, settings: BehaviorSettings | BCSettings, r
         hyper, arch = settings.hyperparameters, architecture(spec, settings.network_settings)
         if isinstance(settings, BCSettings):  # a PPO's actor of the same seed, and no critic
             return {**initial_actor(arch, rng, "gaussian", float(np.log(hyper.initial_std))), **initial_normalizer(arch)}
+        if isinstance(settings, OwnTrainerSettings):  # the same with a standard deviation of 1; critics are its own
+            return {**initial_actor(arch, rng, "gaussian", 0.0), **initial_normalizer(arch)}
         return initial_weights(arch, rng, hyper.initial_std, list(settings.reward_signals.active()), hyper.shared_critic)
 
 
@@ -45,6 +47,7 @@ def make_trainer(
 
     Raises:
         ArchitectureError: the network settings do not suit the observations.
+        OwnCodeError: a class of the user's is not there, or lacks a method.
         ValueError: unknown ``trainer_type``.
     """
     if isinstance(settings, PPOSettings):
@@ -55,4 +58,8 @@ def make_trainer(
         from trainers.sac import SACTrainer
 
         return SACTrainer(spec, settings, seed, weights)
+    if isinstance(settings, OwnTrainerSettings):
+        from trainers.own_trainer import OwnTrainer
+
+        return OwnTrainer(spec, settings, seed, max_rows, weights)
     raise ValueError(f"Expected trainer_type to be ppo or sac, received {settings.trainer_type!r}.")

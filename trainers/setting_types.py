@@ -8,6 +8,8 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, Strict, StringConstraints, WithJsonSchema
 from pydantic_core import PydanticCustomError
 
+from envs.own_code import Kind, OwnCodeError, check_reference
+
 
 def _whole_number(value: Any) -> Any:
     """``5e5`` and a NumPy integer as ``int``; anything else unchanged, for the strict check that follows."""
@@ -60,6 +62,14 @@ class Settings(BaseModel):
     """Base of every settings model: frozen, unknown keys refused, no NaN or infinity."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, use_attribute_docstrings=True)
+
+
+def refuse_unknown(kind: Kind, reference: str) -> None:
+    """`envs.own_code.check_reference` within a validator."""
+    try:
+        check_reference(kind, reference)
+    except OwnCodeError as error:
+        raise PydanticCustomError("no_own_code", "{message}", {"message": str(error).removeprefix(f"{kind.key}: ")}) from None
 
 
 def contradiction(field: str, other: str, message: str) -> PydanticCustomError:

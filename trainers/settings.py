@@ -7,7 +7,6 @@ Keys are ML-Agents' where it has them.
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Mapping
 from math import inf
 from typing import Annotated, Any, Literal
@@ -15,7 +14,9 @@ from typing import Annotated, Any, Literal
 from pydantic import Discriminator, Field, Strict, Tag, field_validator, model_validator
 from pydantic_core import PydanticCustomError
 
+from envs.own_code import NETWORK, TRAINER, installed_names, is_module_reference
 from trainers.bc_settings import BCHyperparameters
+from trainers.own_settings import OwnHyperparameters
 from trainers.self_play_settings import SelfPlaySettings
 from trainers.setting_types import (
     AgentGroups,
@@ -33,6 +34,7 @@ from trainers.setting_types import (
     Text,
     Whole,
     contradiction,
+    refuse_unknown,
 )
 from trainers.signal_settings import BehavioralCloningSettings, RewardSignals
 
@@ -83,19 +85,16 @@ class NetworkSettings(Settings):
     observations: dict[str, ObservationSettings] = {}
     """Observation name → how it is taken in, where that differs from the rest."""
     model: str | None = None
-    """A Keras model of your own in place of encoders and dense layers, as module:factory (see docs/spaces.md)."""
+    """A Keras model of your own in place of encoders and dense layers, as module:factory or by an installed name (see docs/extending.md)."""
     model_kwargs: dict[str, Any] = {}
     """Arguments of that factory besides the inputs, passed on unchanged."""
 
     @field_validator("model")
     @classmethod
     def _module_and_factory(cls, model: str | None) -> str | None:
-        if model is None or re.fullmatch(r"\w+(\.\w+)*:\w+", model):
-            return model
-        raise PydanticCustomError(
-            "no_factory", "expected module:factory, received text {model}; write a module, a colon and the function in it that makes the model",
-            {"model": repr(model)},
-        )
+        if model is not None:
+            refuse_unknown(NETWORK, model)
+        return model
 
     @field_validator("model_kwargs")
     @classmethod
@@ -262,11 +261,12 @@ def _check_batch_fits_buffer(values: PPOHyperparameters | SACHyperparameters) ->
 
 
 class BehaviorSettings(Settings):
-    """How one behavior is trained, whatever the algorithm; `PPOSettings` and `SACSettings` are what a behavior has."""
+    """How one behavior is trained, whatever the algorithm; `PPOSettings`, `SACSettings` and `OwnTrainerSettings` are what a
+    behavior has."""
 
-    trainer_type: Literal["ppo", "sac"]
+    trainer_type: str
     """The algorithm."""
-    hyperparameters: PPOHyperparameters | SACHyperparameters
+    hyperparameters: PPOHyperparameters | SACHyperparameters | OwnHyperparameters
     """What the algorithm is tuned by."""
     network_settings: NetworkSettings = NetworkSettings()
     """Size and shape of the networks."""
@@ -327,6 +327,28 @@ class SACSettings(BehaviorSettings):
     """What the algorithm is tuned by."""
 
 
+class OwnTrainerSettings(BehaviorSettings):
+    """A behavior trained by a class of your own (see docs/extending.md)."""
+
+    trainer_type: Text
+    """The algorithm: the class, as module:Class or by the name that an installed package gives it."""
+    hyperparameters: OwnHyperparameters = OwnHyperparameters()
+    """What the algorithm is tuned by."""
+
+    @field_validator("trainer_type")
+    @classmethod
+    def _known(cls, trainer_type: str) -> str:
+        refuse_unknown(TRAINER, trainer_type)
+        return trainer_type
+
+    @model_validator(mode="after")
+    def _no_cloning(self) -> OwnTrainerSettings:
+        if self.behavioral_cloning is not None:
+            raise contradiction("behavioral_cloning", "trainer_type", (
+                f"expected no behavioral_cloning with trainer_type: {self.trainer_type}, whose updates are its own; remove it, or write trainer_type: ppo"))
+        return self
+
+
 class BCSettings(Settings):
     """A behavior that is cloned from demonstrations alone. Steps are rows of demonstrations learnt from."""
 
@@ -355,6 +377,19 @@ class BCSettings(Settings):
 SETTINGS_BY_TRAINER: dict[str, type[BehaviorSettings | BCSettings]] = {"ppo": PPOSettings, "sac": SACSettings, "bc": BCSettings}
 """``trainer_type`` → the settings of a behavior trained by it."""
 DEFAULT_TRAINER = "ppo"
+_OWN = "own"  # the tag of every other trainer
+
+
+def is_own_trainer(trainer_type: Any) -> bool:
+    """Whether it names a class of the user's: as module:Class, or by the name that an installed package gives."""
+    if not isinstance(trainer_type, str) or trainer_type in SETTINGS_BY_TRAINER:
+        return False
+    return is_module_reference(trainer_type) or trainer_type in installed_names(TRAINER)
+
+
+def settings_by_trainer(trainer_type: str) -> type[BehaviorSettings | BCSettings]:
+    """The settings of a behavior trained by `trainer_type`."""
+    return SETTINGS_BY_TRAINER.get(trainer_type, OwnTrainerSettings)
 
 
 def trainer_type_of(settings: Any) -> Any:
@@ -364,7 +399,16 @@ def trainer_type_of(settings: Any) -> Any:
     return settings.get("trainer_type", DEFAULT_TRAINER) if isinstance(settings, Mapping) else DEFAULT_TRAINER
 
 
+def _tag(settings: Any) -> str:
+    trainer_type = trainer_type_of(settings)
+    return trainer_type if trainer_type in list(SETTINGS_BY_TRAINER) else _OWN
+
+
+TAGS = (*SETTINGS_BY_TRAINER, _OWN)
+"""What pydantic puts into the place of an error that is in the settings of a behavior."""
+
 AnyBehaviorSettings = Annotated[
-    Annotated[PPOSettings, Tag("ppo")] | Annotated[SACSettings, Tag("sac")] | Annotated[BCSettings, Tag("bc")], Discriminator(trainer_type_of)
+    Annotated[PPOSettings, Tag("ppo")] | Annotated[SACSettings, Tag("sac")] | Annotated[BCSettings, Tag("bc")] | Annotated[OwnTrainerSettings, Tag(_OWN)],
+    Discriminator(_tag),
 ]
 """A field that holds the settings of the algorithm that its ``trainer_type`` names."""

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator, model_validator
 
+from envs.own_code import SIGNAL
 from trainers.setting_types import (
     Encoder,
     Flag,
@@ -17,6 +18,7 @@ from trainers.setting_types import (
     Settings,
     Text,
     contradiction,
+    refuse_unknown,
 )
 
 
@@ -90,12 +92,18 @@ class GAILSettings(ModelSignalSettings):
 
 
 class OwnSignalSettings(SignalSettings):
-    """A signal of your own (see docs/reward-signals.md)."""
+    """A signal of your own (see docs/extending.md)."""
 
-    signal: str
-    """The class, as module:Class."""
+    signal: Text
+    """The class, as module:Class or by the name that an installed package gives it."""
     kwargs: dict[str, Any] = {}
     """Its arguments besides the behavior's spec, passed on unchanged."""
+
+    @field_validator("signal")
+    @classmethod
+    def _known(cls, signal: str) -> str:
+        refuse_unknown(SIGNAL, signal)
+        return signal
 
 
 class RewardSignals(Settings):

@@ -45,23 +45,24 @@ def check_resources(plans: Sequence[Plan], settings: DistributedSettings) -> lis
 
 
 def check_nodes(plans: Sequence[Plan], settings: DistributedSettings) -> list[str]:
-    """Ask every node for its versions, and those that may hold env managers to import the environment.
+    """Ask every node for its versions, and those that may hold env managers to import the environment and other code of the user's.
 
     Returns:
         Warnings: differences with which the run can go on, nodes that did not answer.
 
     Raises:
-        ClusterError: a node cannot import the environment, or has other versions with which nothing works.
+        ClusterError: a node cannot import the user's code, or has other versions with which nothing works.
     """
     plan, needs = plans[0], env_manager_needs(settings)
     factory = EnvFactory(plan.env, plan.env_kwargs, plan.import_dirs, plan.env_options)
+    own_code = sorted({reference for one in plans for reference in one.own_code()}, key=lambda pair: pair[1])
     own, calls = ray.get_runtime_context().get_node_id(), {}
     for node in live_nodes():
         if node.id == own and not node.holds(needs):  # this process is there, with the versions that it compares with
             continue
         here = NodeAffinitySchedulingStrategy(node.id, soft=False)
         task = ray.remote(report).options(num_cpus=0, max_retries=0, scheduling_strategy=here)
-        calls[node.name] = task.remote(factory if node.holds(needs) else None)
+        calls[node.name] = task.remote(factory if node.holds(needs) else None, own_code)
     done, _ = ray.wait(list(calls.values()), num_returns=len(calls), timeout=_REPORT_S)
     reports, warnings = {}, []
     for name, call in calls.items():
@@ -77,7 +78,7 @@ def check_nodes(plans: Sequence[Plan], settings: DistributedSettings) -> list[st
         raise ClusterError("\n".join(refused))
     for name, found in reports.items():
         if found.problem:
-            raise ClusterError(import_problem(plan.env, name, found, _shipping_hint()))
+            raise ClusterError(import_problem(found.what, name, found, _shipping_hint()))
     return warnings + different
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import gymnasium as gym
 import pytest
 
-from envs import factories
+from envs import own_code
 from envs.base import EnvFault
 from envs.factories import EnvFactory, EnvOptions, behavior_name
 from tests.envs import worlds
@@ -45,13 +45,13 @@ gym.register("Mine-v3", entry_point=MyEnv)
 @pytest.fixture
 def clean_imports() -> Iterator[None]:
     """Modules and path as they were before."""
-    modules, path, users = set(sys.modules), list(sys.path), set(factories._user_modules)
+    modules, path, users = set(sys.modules), list(sys.path), set(own_code._user_modules)
     yield
     for name in set(sys.modules) - modules:
         del sys.modules[name]
     sys.path[:] = path
-    factories._user_modules.clear()
-    factories._user_modules.update(users)
+    own_code._user_modules.clear()
+    own_code._user_modules.update(users)
     gym.registry.pop("Mine-v3", None)
 
 

@@ -97,7 +97,7 @@ CORPUS = [
         GOOD + "    trainer_type: pppo\n",
         "behaviors.CartPole.trainer_type",
         8,
-        "expected ppo, sac or bc, received text 'pppo'; did you mean ppo?",
+        "expected ppo, sac, bc or module:Class, received text 'pppo'; did you mean ppo?",
         "ppo",
     ),
     (
@@ -213,8 +213,8 @@ CORPUS = [
         "expected num_layers or layers, received num_layers=3 and layers=[64, 32]",
         "",
     ),
-    ("model without a factory", GOOD + "    network_settings: {model: my_model}\n", f"{NETWORK}.model", 8, "expected module:factory, received text 'my_model'", ""),
-    ("model of a path", GOOD + "    network_settings: {model: 'a/b.py:f'}\n", f"{NETWORK}.model", 8, "expected module:factory, received text 'a/b.py:f'", ""),
+    ("model without a factory", GOOD + "    network_settings: {model: my_model}\n", f"{NETWORK}.model", 8, "'my_model': expected module:Name, or a name that an installed package gives", ""),
+    ("model of a path", GOOD + "    network_settings: {model: 'a/b.py:f'}\n", f"{NETWORK}.model", 8, "'a/b.py:f': expected module:Name, or a name that an installed package gives", ""),
     ("observation by number", GOOD + "    network_settings: {observations: {0: {kind: image}}}\n", f"{NETWORK}.observations.0", 8, "put the key in quotes", ""),
     (
         "typo in an observation",

@@ -21,6 +21,7 @@ from raytrain.suggest import NOT_AVAILABLE
 from raytrain.yaml_source import parse_value, parse_yaml
 from trainers.architecture import SMALLEST_SIDE
 from trainers.bc_settings import BCHyperparameters
+from trainers.own_settings import OwnHyperparameters
 from trainers.self_play_settings import SelfPlaySettings
 from trainers.setting_types import Settings
 from trainers.settings import (
@@ -29,6 +30,7 @@ from trainers.settings import (
     MemorySettings,
     NetworkSettings,
     ObservationSettings,
+    OwnTrainerSettings,
     PPOHyperparameters,
     PPOSettings,
     SACHyperparameters,
@@ -59,6 +61,7 @@ SECTIONS = {
     "`behaviors` and `default_settings`": PPOSettings,
     "`hyperparameters` of `ppo`": PPOHyperparameters,
     "`hyperparameters` of `sac`": SACHyperparameters,
+    "`hyperparameters` of a trainer of your own": OwnHyperparameters,
     "A behavior of `bc`": BCSettings,
     "`hyperparameters` of `bc`": BCHyperparameters,
     "`network_settings`": NetworkSettings,
@@ -142,7 +145,7 @@ def test_every_setting_has_a_table():
         for field in model.model_fields.values():
             models += [inner for inner in types_in(field.annotation) if isinstance(inner, type) and issubclass(inner, Settings)]
     # The table of a behavior stands for every trainer: their settings differ in trainer_type and hyperparameters only.
-    assert found - {SACSettings, BehaviorSettings, SignalSettings, ModelSignalSettings} == set(SECTIONS.values())
+    assert found - {SACSettings, OwnTrainerSettings, BehaviorSettings, SignalSettings, ModelSignalSettings} == set(SECTIONS.values())
 
 
 def test_the_algorithm_page_has_every_hyperparameter_with_its_default():
@@ -229,7 +232,7 @@ def test_this_module_loads_neither_ray_nor_tensorflow():
     assert done.stdout.strip() == "[]"
 
 
-@pytest.mark.parametrize("command", ["evaluate", "play", "resume", "list", "compare", "check-env"])
+@pytest.mark.parametrize("command", ["evaluate", "play", "resume", "list", "compare", "check-env", "completion"])
 def test_every_option_of_the_commands_is_documented(command):
     page = (DOCS / "commands.md").read_text(encoding="utf-8")
     parser = argparse.ArgumentParser(add_help=False)

@@ -3,6 +3,7 @@
 import pytest
 
 from envs.factories import EnvFactory
+from envs.own_code import SAMPLER, TRAINER
 from raytrain.node_check import compare_versions, import_problem, installed_versions, report
 
 OWN = {"python": "3.11.7", "ray": "2.60.0", "tensorflow": "2.20.0", "numpy": "2.1.0"}
@@ -57,3 +58,11 @@ def test_loading_makes_nothing(env, tmp_path):
         assert counts_makes.made == []
     else:
         assert report(EnvFactory(env)).problem == ""
+
+
+def test_a_node_says_what_else_of_the_users_code_it_cannot_import():
+    """C92: trainers, signals and networks, not only the environment."""
+    factory = EnvFactory("CartPole-v1")
+    assert report(factory, [(SAMPLER, "tests.envs.test_randomization:Halves")]).problem == ""
+    found = report(factory, [(TRAINER, "nowhere_at_all:Trainer")])
+    assert found.what == "nowhere_at_all:Trainer" and "there is no module 'nowhere_at_all'" in found.problem

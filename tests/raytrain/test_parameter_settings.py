@@ -94,7 +94,7 @@ CORPUS = [
      f"{MASS}.sampler_parameters.intervals", 9, r"received \[\[2, 1\]\]"),
     ("kwargs of no class", "  mass:\n    sampler_type: constant\n    sampler_parameters: {value: 1}\n    kwargs: {a: 1}\n", f"{MASS}.kwargs", 9,
      "expected kwargs together with sampler only"),
-    ("no class", "  mass:\n    sampler: Shape\n", f"{MASS}.sampler", 7, "expected a class as module:Class, received Shape"),
+    ("no class", "  mass:\n    sampler: Shape\n", f"{MASS}.sampler", 7, "'Shape': expected module:Name, or a name that an installed package gives"),
     ("no lessons", "  mass:\n    curriculum: []\n", f"{MASS}.curriculum", 7, "at least one lesson"),
     ("no criteria", lesson("{name: a, value: 1}"), FIRST, 8, r"expected completion_criteria for lesson 1 \(a\), received none"),
     ("no name", lesson("{value: 1, completion_criteria: {behavior: ParamEcho}}"), f"{FIRST}.name", 8, "required key is missing"),

@@ -143,6 +143,9 @@ class Broken:
     def __init__(self, spec):
         raise RuntimeError("boom-44")
 
+    def rewards(self, transitions):
+        raise NotImplementedError
+
 
 class Plain:
     def __init__(self, spec):
@@ -204,7 +207,7 @@ def test_a_signal_of_ones_own(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize(("signal", "kwargs", "words"), [
-    ("Nobody", {}, "module:Class"), ("Faster", {"speed": 1}, "unexpected keyword argument 'speed'"), ("Broken", {}, "boom-44"),
+    ("Nobody", {}, "has no class 'Nobody'; it has: Broken"), ("Faster", {"speed": 1}, "unexpected keyword argument 'speed'"), ("Broken", {}, "boom-44"),
     ("Plain", {}, "a method rewards"), ("Half", {}, "with state and without load_state"), ("Texts", {}, "numeric arrays from reward_signals.own.faster"),
 ])
 def test_a_signal_of_ones_own_that_cannot_be_made(tmp_path, monkeypatch, signal, kwargs, words):

@@ -261,9 +261,9 @@ def test_names_with_slashes_reach_the_factory_as_they_are(factories):
 
 
 @pytest.mark.parametrize("model, kwargs, message", [
-    ("nowhere_to_be_found:make", {}, r"expected a module that can be imported, there is no 'nowhere_to_be_found'. Searched:\n"),
-    ("{}:maker", {}, r"there is no 'maker'; it has Counted, make, convolutional"),
-    ("{}:NUMBER", {}, "'NUMBER' of .* is a int"),
+    ("nowhere_to_be_found:make", {}, r"there is no module 'nowhere_to_be_found'.* Searched:\n"),
+    ("{}:maker", {}, r"has no function or class 'maker'; it has: make"),
+    ("{}:NUMBER", {}, "has no function or class 'NUMBER'"),
     ("{}:make", {"widht": 3}, r"expected the arguments of .*called as make\(inputs, widht=3\) and takes \(inputs, width=4\): .*'widht'"),
     ("{}:raises", {}, r"raises\(inputs\) raised KeyError: 'wheels'"),
     ("{}:normed", {}, r"expected trainable variables only, received .*moving_mean, .*moving_variance.*LayerNormalization"),
