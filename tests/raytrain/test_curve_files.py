@@ -6,8 +6,9 @@ import pytest
 from tensorboardX.proto.event_pb2 import Event, SessionLog
 from tensorboardX.record_writer import masked_crc32c
 
+from raytrain.csv_writer import CsvFile
 from raytrain.stats import CUMULATIVE_REWARD, Summary
-from raytrain.writers import CsvWriter, TensorBoardWriter
+from raytrain.tensorboard_writer import TensorBoardFiles
 
 ENTROPY = "Policy/Entropy"
 
@@ -42,7 +43,7 @@ def read_curves(folder, purge=True):
 
 
 def test_tensorboard_gets_every_tag_under_its_own_name(tmp_path):
-    writer = TensorBoardWriter(tmp_path / "Walker")
+    writer = TensorBoardFiles(tmp_path / "Walker")
     writer.write(summary(100, {CUMULATIVE_REWARD: 1.5, ENTROPY: 0.25}))
     writer.write(summary(200, {ENTROPY: 0.125}))
     writer.close()
@@ -50,7 +51,7 @@ def test_tensorboard_gets_every_tag_under_its_own_name(tmp_path):
 
 
 def test_tensorboard_gets_hyperparameters_as_text(tmp_path):
-    writer = TensorBoardWriter(tmp_path)
+    writer = TensorBoardFiles(tmp_path)
     writer.hyperparameters({"hyperparameters.epsilon": 0.2})
     writer.close()
     [(step, text)] = read_curves(tmp_path)["Hyperparameters/text_summary"]
@@ -63,16 +64,16 @@ def test_a_resumed_run_continues_each_curve(tmp_path, purge):
 
     Both for readers that obey purge marks and for those that do not.
     """
-    first = TensorBoardWriter(tmp_path)
+    first = TensorBoardFiles(tmp_path)
     first.hyperparameters({"seed": 1})
     for step in (500, 1000, 1400, 1500):
         first.write(summary(step, {CUMULATIVE_REWARD: 1.0, ENTROPY: 1.0}))
     first.close()
     for _ in range(2):  # killed again before the first summary after the resume
-        resumed = TensorBoardWriter(tmp_path, resume_step=1000)
+        resumed = TensorBoardFiles(tmp_path, resume_step=1000)
         resumed.hyperparameters({"seed": 1})
         resumed.close()
-    resumed = TensorBoardWriter(tmp_path, resume_step=1000)
+    resumed = TensorBoardFiles(tmp_path, resume_step=1000)
     for step in (1500, 2000):
         resumed.write(summary(step, {CUMULATIVE_REWARD: 2.0}))
     resumed.close()
@@ -84,26 +85,26 @@ def test_a_resumed_run_continues_each_curve(tmp_path, purge):
 
 def test_a_resumed_run_marks_what_a_running_tensorboard_must_forget(tmp_path):
     """C31: the new file begins with a purge mark at the step after the checkpoint."""
-    TensorBoardWriter(tmp_path).close()
-    TensorBoardWriter(tmp_path, resume_step=1000).close()
+    TensorBoardFiles(tmp_path).close()
+    TensorBoardFiles(tmp_path, resume_step=1000).close()
     newest = max(tmp_path.glob("events.*"))
     assert [e.step for e in read_events(newest) if e.session_log.status == SessionLog.START] == [1001]
 
 
 def test_a_file_cut_off_by_a_kill_is_mended_on_resume(tmp_path):
-    first = TensorBoardWriter(tmp_path)
+    first = TensorBoardFiles(tmp_path)
     first.write(summary(100))
     first.write(summary(200))
     first.close()
     [path] = tmp_path.glob("events.*")
     path.write_bytes(path.read_bytes()[:-5])
-    TensorBoardWriter(tmp_path, resume_step=500).close()
+    TensorBoardFiles(tmp_path, resume_step=500).close()
     assert read_curves(tmp_path) == {CUMULATIVE_REWARD: [(100, 1.0)]}
 
 
 def test_events_are_flushed_at_most_once_a_second_and_at_the_end(tmp_path):
     now = [0.0]
-    writer = TensorBoardWriter(tmp_path, clock=lambda: now[0])
+    writer = TensorBoardFiles(tmp_path, clock=lambda: now[0])
     seen = []
     for tenths, step in [(0, 100), (4, 200), (9, 300), (10, 400), (11, 500)]:
         now[0] = tenths / 10
@@ -115,7 +116,7 @@ def test_events_are_flushed_at_most_once_a_second_and_at_the_end(tmp_path):
 
 
 def test_a_disk_that_refuses_is_an_error_not_a_silent_loss(tmp_path):
-    writer = TensorBoardWriter(tmp_path)
+    writer = TensorBoardFiles(tmp_path)
     writer.write(summary(100))
     [path] = tmp_path.glob("events.*")
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
@@ -129,13 +130,13 @@ def test_a_disk_that_refuses_is_an_error_not_a_silent_loss(tmp_path):
 
 
 def test_event_files_of_one_second_do_not_replace_each_other(tmp_path):
-    TensorBoardWriter(tmp_path).close()
+    TensorBoardFiles(tmp_path).close()
     for _ in range(3):
-        TensorBoardWriter(tmp_path, resume_step=0).close()
+        TensorBoardFiles(tmp_path, resume_step=0).close()
     assert len(list(tmp_path.glob("events.*"))) == 4
 
 
-@pytest.mark.parametrize("writer_class", [TensorBoardWriter, CsvWriter])
+@pytest.mark.parametrize("writer_class", [TensorBoardFiles, CsvFile])
 class TestBothWriters:
     def test_steps_must_increase(self, tmp_path, writer_class):
         """C31."""
@@ -174,7 +175,7 @@ class TestBothWriters:
 
 
 def test_tensorboard_rewinds_to_a_checkpoint(tmp_path):
-    writer = TensorBoardWriter(tmp_path)
+    writer = TensorBoardFiles(tmp_path)
     for step in (100, 200, 300):
         writer.write(summary(step))
     writer.rewind(150)
@@ -189,7 +190,7 @@ def read_table(folder):
 
 
 def test_csv_has_a_row_per_summary_at_once(tmp_path):
-    writer = CsvWriter(tmp_path / "Walker")
+    writer = CsvFile(tmp_path / "Walker")
     writer.write(summary(100))
     assert read_table(tmp_path / "Walker") == [
         ["step", "elapsed_s", "episodes", "reward_std", "longest_episode", CUMULATIVE_REWARD], ["100", "10.0", "1", "0.5", "7", "1.0"],
@@ -199,7 +200,7 @@ def test_csv_has_a_row_per_summary_at_once(tmp_path):
 
 def test_csv_takes_new_tags_later_and_leaves_cells_empty(tmp_path):
     """C42: no data is an empty cell."""
-    writer = CsvWriter(tmp_path)
+    writer = CsvFile(tmp_path)
     writer.write(summary(100, {}, episodes=0, reward_std=None))
     writer.write(summary(200, {CUMULATIVE_REWARD: 0.1}))
     writer.write(summary(300, {ENTROPY: 0.5}, episodes=0, reward_std=None))
@@ -213,7 +214,7 @@ def test_csv_takes_new_tags_later_and_leaves_cells_empty(tmp_path):
 
 
 def test_csv_keeps_numbers_exactly(tmp_path):
-    writer = CsvWriter(tmp_path)
+    writer = CsvFile(tmp_path)
     writer.write(summary(100, {ENTROPY: 1 / 3}))
     writer.close()
     assert float(read_table(tmp_path)[1][-1]) == 1 / 3
@@ -221,11 +222,11 @@ def test_csv_keeps_numbers_exactly(tmp_path):
 
 def test_csv_resumes_from_the_checkpoint(tmp_path):
     """C31: rows after the checkpoint go, the others stay, new tags join."""
-    writer = CsvWriter(tmp_path)
+    writer = CsvFile(tmp_path)
     for step in (500, 1000, 1500):
         writer.write(summary(step, {CUMULATIVE_REWARD: 1.0}))
     writer.close()
-    resumed = CsvWriter(tmp_path, resume_step=1000)
+    resumed = CsvFile(tmp_path, resume_step=1000)
     resumed.write(summary(1500, {CUMULATIVE_REWARD: 2.0, ENTROPY: 3.0}))
     resumed.close()
     rows = read_table(tmp_path)[1:]
@@ -233,7 +234,7 @@ def test_csv_resumes_from_the_checkpoint(tmp_path):
 
 
 def test_csv_rewinds_to_a_checkpoint(tmp_path):
-    writer = CsvWriter(tmp_path)
+    writer = CsvFile(tmp_path)
     for step in (100, 200):
         writer.write(summary(step))
     writer.rewind(150)
@@ -244,7 +245,7 @@ def test_csv_rewinds_to_a_checkpoint(tmp_path):
 
 @pytest.mark.parametrize("kept", [0, 3, -2])
 def test_csv_half_written_by_a_killed_run_is_mended(tmp_path, kept):
-    writer = CsvWriter(tmp_path)
+    writer = CsvFile(tmp_path)
     for step in (100, 200):
         writer.write(summary(step))
     writer.close()
@@ -252,7 +253,7 @@ def test_csv_half_written_by_a_killed_run_is_mended(tmp_path, kept):
     text = path.read_text()
     last = text.index("\n200,") + 1
     path.write_text(text[:last] + text[last:][:kept])
-    resumed = CsvWriter(tmp_path, resume_step=300)
+    resumed = CsvFile(tmp_path, resume_step=300)
     resumed.write(summary(400))
     resumed.close()
     assert [row[0] for row in read_table(tmp_path)] == ["step", "100", "400"]
@@ -260,7 +261,7 @@ def test_csv_half_written_by_a_killed_run_is_mended(tmp_path, kept):
 
 def test_csv_resumes_where_nothing_was_written(tmp_path):
     (tmp_path / "metrics.csv").touch()
-    writer = CsvWriter(tmp_path, resume_step=0)
+    writer = CsvFile(tmp_path, resume_step=0)
     writer.write(summary(100))
     writer.close()
     assert [row[0] for row in read_table(tmp_path)] == ["step", "100"]
@@ -274,7 +275,7 @@ def test_csv_of_another_program_is_refused_and_left_alone(tmp_path, text, messag
     path = tmp_path / "metrics.csv"
     path.write_text(text)
     with pytest.raises(ValueError, match=message):
-        CsvWriter(tmp_path, resume_step=100)
+        CsvFile(tmp_path, resume_step=100)
     assert path.read_text() == text
 
 
@@ -283,7 +284,7 @@ EVALUATED = "Evaluation/Return Mean"
 
 def test_csv_puts_evaluations_where_their_steps_are(tmp_path):
     """They come late: after the summaries that follow their checkpoint. Rows of summaries keep their cells; later ones go below."""
-    writer = CsvWriter(tmp_path)
+    writer = CsvFile(tmp_path)
     writer.evaluation(50, {EVALUATED: 0.5})
     for step in (100, 200, 300):
         writer.write(summary(step))
@@ -298,7 +299,7 @@ def test_csv_puts_evaluations_where_their_steps_are(tmp_path):
     assert [(row[0], row[1], row[-2], row[-1]) for row in rows] == [
         ("50", "", "0.5", ""), ("100", "10.0", "", "1.0"), ("150", "", "1.5", ""), ("200", "20.0", "2.5", "2.0"), ("300", "30.0", "", "3.0"),
         ("400", "40.0", "", "4.0")]
-    resumed = CsvWriter(tmp_path, resume_step=170)
+    resumed = CsvFile(tmp_path, resume_step=170)
     resumed.close()
     assert [row[0] for row in read_table(tmp_path)] == ["step", "50", "100", "150"]
 
@@ -306,13 +307,13 @@ def test_csv_puts_evaluations_where_their_steps_are(tmp_path):
 @pytest.mark.parametrize("purge", [True, False])
 def test_tensorboard_keeps_evaluations_that_came_after_later_summaries(tmp_path, purge):
     """A resume takes out what is after the checkpoint, and nothing that was written after that."""
-    writer = TensorBoardWriter(tmp_path)
+    writer = TensorBoardFiles(tmp_path)
     for step in (100, 200, 300):
         writer.write(summary(step))
     for step in (50, 150, 250):
         writer.evaluation(step, {EVALUATED: step / 100})
     writer.close()
-    resumed = TensorBoardWriter(tmp_path, resume_step=170)
+    resumed = TensorBoardFiles(tmp_path, resume_step=170)
     resumed.evaluation(250, {EVALUATED: 9.0})
     resumed.write(summary(200))
     resumed.close()
