@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import secrets
 from typing import Any
 
 from raytrain.tracked_run import TrackedRun
@@ -10,6 +11,7 @@ from raytrain.writers import RunInfo, Status
 
 _AXIS = "agent_steps"
 _MODES = ("online", "offline", "disabled")
+_ONLINE = ("online", "run")  # as WANDB_MODE may say it, too
 
 
 class WandbWriter(TrackedRun):
@@ -38,7 +40,7 @@ class WandbWriter(TrackedRun):
         except ImportError as error:
             raise ValueError(f"wandb needs the package of that name ({error}); pip install \"raytrain[wandb]\"") from error
         self._mode = mode or os.environ.get("WANDB_MODE") or "online"
-        if self._mode in ("online", "run") and not wandb.api.api_key:
+        if self._mode in _ONLINE and not wandb.login(prompt=False, verify=False):
             # Otherwise it would ask at the terminal, and store what it is told.
             raise ValueError("expected a key of W&B, received none; run 'wandb login', set WANDB_API_KEY, or write mode: offline")
         self._wandb, self._named = wandb, {"project": project, "entity": entity, "name": name, "group": group, "tags": tags, "notes": notes}
@@ -47,7 +49,7 @@ class WandbWriter(TrackedRun):
         """See `Writer.open`."""
         wandb, found = self._wandb, self.begin(run)
         if found is None:
-            self.keep(wandb.util.generate_id())
+            self.keep(secrets.token_hex(4))
         named = {**self._named, "name": self._named["name"] or run.run_id}
         # Its console capture would take over the terminal from the progress bar.
         quiet = wandb.Settings(console="off", silent=True)
@@ -57,7 +59,7 @@ class WandbWriter(TrackedRun):
             prefix = self.prefix(behavior)
             self._run.define_metric(f"{prefix}{_AXIS}")
             self._run.define_metric(f"{prefix}*", step_metric=f"{prefix}{_AXIS}")
-        self.place = self._run.url or f"{self._mode}, in {run.folder / 'wandb'}; bring it there with 'wandb sync'"
+        self.place = (self._run.url if self._mode in _ONLINE else "") or f"{self._mode}, in {run.folder / 'wandb'}; bring it there with 'wandb sync'"
 
     def log(self, behavior: str, step: int, values: dict[str, float]) -> None:
         """See `TrackedRun.log`."""

@@ -30,6 +30,8 @@ class WriterSettings(Settings):
             return {"type": data}
         if not isinstance(data, Mapping | cls):
             raise PydanticCustomError("writer_type", "{message}", {"message": f"expected the name of a writer or a section with type, received {data!r:.80}"})
+        if isinstance(data, Mapping) and "type" not in data:
+            raise PydanticCustomError("writer_type", "{message}", {"message": f"expected type with the name of the writer, received {', '.join(map(str, data)) or 'nothing'}"})
         return data
 
     @model_validator(mode="after")

@@ -24,6 +24,8 @@ _ROOM = 10_000  # calls that may wait for a writer; it is far behind then, and w
 _LAST_S = {"finished": 30.0, "interrupted": 8.0, "failed": 8.0}
 """How long the end of a run waits for a writer; a run that was told to stop has 15 s for everything."""
 
+_OURS = (__name__, "raytrain.writer_registry")  # whose frames a user need not read
+
 
 def flat(data: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     """Nested mappings as one, with dotted keys."""
@@ -199,8 +201,10 @@ class _ThreadGuard(_Guard):
 
 def users_traceback(error: BaseException) -> str:
     """The traceback from the writer's own code on, as Python prints it."""
-    # Our own frame comes first and says nothing; a call with wrong arguments has no other one.
-    frames = error.__traceback__ and (error.__traceback__.tb_next or error.__traceback__)
+    # Our own frames come first and say nothing; a call with wrong arguments has no others.
+    frames = error.__traceback__
+    while frames is not None and frames.tb_next is not None and frames.tb_frame.f_globals.get("__name__") in _OURS:
+        frames = frames.tb_next
     return "".join(traceback.format_exception(type(error), error, frames))
 
 
