@@ -1,6 +1,8 @@
 """The protocol of writers: who is called with what, failures that stay with the writer that has them, and how writers are found."""
 
 import io
+import json
+import re
 import sys
 import threading
 from importlib.metadata import EntryPoint
@@ -13,6 +15,7 @@ from raytrain import writer_registry, writers
 from raytrain.config import ConfigError, load_config, to_yaml
 from raytrain.console import Console
 from raytrain.errors import WriterError
+from raytrain.messages import TrainerStatus
 from raytrain.stats import Summary
 from raytrain.tracked_run import TrackedRun
 from raytrain.writer_registry import made_writers
@@ -287,6 +290,57 @@ def test_prometheus_is_left_out_where_there_is_no_ray(config):
     assert found == {} and "writers.0: prometheus is not used" in unused[0]
 
 
+# -- Prometheus and Grafana ---------------------------------------------------------------------------------------------
+
+
+def test_every_panel_of_the_dashboard_asks_for_metrics_that_there_are():
+    """And every metric has a row in the page; the test in tests/cluster fetches them from Ray."""
+    from raytrain.cluster.prometheus import METRICS, PREFIX
+
+    dashboard = json.loads((DOCS / "grafana" / "raytrain.json").read_text(encoding="utf-8"))
+    asked = set()
+    for panel in dashboard["panels"]:
+        found = [re.findall(r"\bray_\w+", target["expr"]) for target in panel["targets"]]
+        assert found and all(found), panel["title"]
+        asked |= {name for names in found for name in names}
+    variables = [one["query"]["query"] for one in dashboard["templating"]["list"] if one["type"] == "query"]
+    asked |= {name for query in variables for name in re.findall(r"\bray_\w+", query)}
+    assert asked == {PREFIX + name for name in METRICS}
+    rows = re.findall(r"^\| `(raytrain_\w+)` \|", (DOCS / "trackers.md").read_text(encoding="utf-8"), re.MULTILINE)
+    assert rows == list(METRICS)
+
+
+def test_gauges_get_what_the_status_and_the_summaries_have(run, monkeypatch):
+    from raytrain.cluster import prometheus
+    from raytrain.outcome import behavior_status, whole_status
+
+    shown = {}
+
+    class Gauge:
+        def __init__(self, name, meaning, labels):
+            self.name, self.labels = name, labels
+
+        def set(self, value, labels):
+            assert set(labels) == set(self.labels)
+            shown[self.name, labels.get("behavior"), labels.get("tag")] = value
+
+    monkeypatch.setattr(prometheus, "Gauge", Gauge)
+    monkeypatch.setattr(prometheus, "endpoint", lambda: "http://127.0.0.1:1/metrics")
+    trainer = TrainerStatus("Walker", "updating", False, 300, 600, 4, 2, 2, 0, 3, {"consumed": 300, "dropped_shutdown": 5, "dropped_finished": 1}, rolled_back=7)
+    each = {"Walker": behavior_status(trainer, 1_000, None)}
+    writer = prometheus.PrometheusWriter()
+    writer.open(run)
+    writer.status({**whole_status(each), "env_steps": 600, "restarts": 1, "env_managers": 2, "elapsed_s": 9.5, "behaviors": each})
+    writer.write("Walker", 200, {"System/Steps per Second": 50.0, "Policy/Entropy": 0.5})
+    assert shown == {
+        ("raytrain_up", None, None): 1, ("raytrain_env_steps", None, None): 600, ("raytrain_env_managers", None, None): 2, ("raytrain_restarts", None, None): 1,
+        ("raytrain_elapsed_seconds", None, None): 9.5, **{(f"raytrain_{name}", "Walker", None): value for name, value in {
+            "agent_steps": 300, "max_steps": 1_000, "updates": 4, "policy_updates": 2, "rolled_back_steps": 7, "dropped_steps": 6, "queued_items": 3,
+            "steps_per_second": 50.0}.items()}, ("raytrain_statistic", "Walker", "Policy/Entropy"): 0.5}
+    writer.close("finished")
+    assert shown["raytrain_up", None, None] == 0
+
+
 # -- whole runs ---------------------------------------------------------------------------------------------------------
 
 
@@ -304,8 +358,6 @@ def test_the_page_s_own_writer_works_in_a_run(tmp_path, monkeypatch):
     out = io.StringIO()
     run = raytrain.train(file, local=True, results_dir=tmp_path, run_id="run", console=Console(out))
     raytrain.train(file, local=True, results_dir=tmp_path, run_id="run", resume=True, overrides={"default_settings.max_steps": 1024}, console=Console(out))
-    import json
-
     lines = [json.loads(line) for line in Path(run.path / "points.jsonl").read_text().splitlines()]
     assert [line["step"] for line in lines] == list(range(128, 1025, 128)) and all(line["behavior"] == "CartPole" for line in lines)
     assert "my_writers:JsonLines: " in out.getvalue() and "failed in" not in out.getvalue()
