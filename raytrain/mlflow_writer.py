@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import logging
+import os
 import re
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -14,6 +16,7 @@ from raytrain.writers import RunInfo, Status, flat
 
 _STATUS = {"finished": "FINISHED", "interrupted": "KILLED", "failed": "FAILED"}
 _PARAMS_PER_CALL = 100
+_RETRIES = "MLFLOW_HTTP_REQUEST_MAX_RETRIES"
 _LONGEST = 6_000  # characters of a parameter
 
 
@@ -51,8 +54,13 @@ class MlflowWriter(TrackedRun):
         """See `Writer.open`."""
         logging.getLogger("mlflow").setLevel(logging.WARNING)  # it tells of each table that it makes
         logging.getLogger("alembic").setLevel(logging.WARNING)
-        self._client = client = self._client_class(tracking_uri=self._uri)
-        found = self.begin(run)
+        self._client = self._client_class(tracking_uri=self._uri)
+        with _fewer_retries():
+            self._begin_or_go_on(run)
+        self.place = f"run {self.kept['id']} of experiment {self._experiment} at {_without_user(self._client.tracking_uri)}"
+
+    def _begin_or_go_on(self, run: RunInfo) -> None:
+        client, found = self._client, self.begin(run)
         if found is None:
             named = client.get_experiment_by_name(self._experiment)
             experiment = named.experiment_id if named is not None else client.create_experiment(self._experiment)
@@ -63,7 +71,6 @@ class MlflowWriter(TrackedRun):
             client.set_terminated(found, "RUNNING")
             before = client.get_run(found).data.params
         self._log_settings(flat(run.settings), before)
-        self.place = f"run {self.kept['id']} of experiment {self._experiment} at {_without_user(client.tracking_uri)}"
 
     def _log_settings(self, settings: Mapping[str, Any], before: Mapping[str, str]) -> None:
         """As parameters, which MLflow never changes; what a resumed run has changed becomes tags."""
@@ -87,6 +94,19 @@ class MlflowWriter(TrackedRun):
     def close(self, status: Status) -> None:
         """See `Writer.close`."""
         self._client.set_terminated(self.kept["id"], _STATUS[status])
+
+
+@contextmanager
+def _fewer_retries() -> Iterator[None]:
+    """A server that does not answer refuses the run after about a quarter of a minute, not after MLflow's several ones; what is set counts."""
+    if _RETRIES in os.environ:
+        yield
+        return
+    os.environ[_RETRIES] = "3"
+    try:
+        yield
+    finally:
+        del os.environ[_RETRIES]
 
 
 def _name(text: str) -> str:

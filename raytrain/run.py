@@ -211,15 +211,16 @@ def _run(config, local, fits, elsewhere, place, writers, callbacks, console, com
 def _control(plans, backend, resumed, config, folder, store, asked_for, callbacks, console, command, versions, started_at, local, controlled_by=Controller):
     gauges = Gauges()
     writers = _open_writers(plans, folder, config, resumed, [TensorBoardWriter(), CsvWriter(), gauges], asked_for, console)
-    stop, ended = RunStop(config.stop, [plan.behavior for plan in plans]), "failed"
-    if resumed:
-        stop.load_state(resumed["stop"])
-    judge = make_judge(config.evaluation, plans, store, console, writers, local)
-    recovery = None if local else Recovery(plans, store, writers, stop, partial(_beginning, config, plans))
-    spread = config.distributed
-    fleet = None if plans[0].lock_step else Fleet(spread.count, max(spread.most, spread.count), spread.follows_cluster)
-    controller = controlled_by(plans, backend, folder, store, console, callbacks, writers, stop, resumed, judge, recovery, config.checkpoint_settings.interval_s, fleet)
+    ended = "failed"
     try:
+        stop = RunStop(config.stop, [plan.behavior for plan in plans])
+        if resumed:
+            stop.load_state(resumed["stop"])
+        judge = make_judge(config.evaluation, plans, store, console, writers, local)
+        recovery = None if local else Recovery(plans, store, writers, stop, partial(_beginning, config, plans))
+        spread = config.distributed
+        fleet = None if plans[0].lock_step else Fleet(spread.count, max(spread.most, spread.count), spread.follows_cluster)
+        controller = controlled_by(plans, backend, folder, store, console, callbacks, writers, stop, resumed, judge, recovery, config.checkpoint_settings.interval_s, fleet)
         outcome, trees = controller.run()
         ended = "interrupted" if outcome.interrupted else "finished"
     except RunFault as fault:
@@ -333,6 +334,8 @@ def _open_writers(
     except OSError as error:
         raise RunFolderError(f"Cannot use {folder.path} as run folder: {error}. Choose another --results-dir or --run-id.") from error
     settings = yaml.safe_load(to_yaml(config.placed()))
+    if any(writer.waits for writer in asked_for.values()):
+        console.message(f"opening {', '.join(asked_for)} …")  # a server that does not answer is given its time
     for text in writers.open(RunInfo(plans[0].run_id, folder.path, folders, settings, resumed["behaviors"] if resumed else None)):
         console.message(text)
     return writers

@@ -77,7 +77,7 @@ class Writer:
     place = ""
 
     def open(self, run: RunInfo) -> None:
-        """The run has its folder and is about to start. Called once, first, in the main thread."""
+        """The run has its folder and is about to start. Called once, first, in the thread of the run."""
 
     def write(self, behavior: str, step: int, values: Mapping[str, float]) -> None:
         """One point of every tag in `values`.

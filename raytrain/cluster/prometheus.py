@@ -24,7 +24,7 @@ PREFIX = "ray_"
 """What Ray puts before every name."""
 
 OF_RUN = {
-    "raytrain_up": ("1 while the run goes on, 0 once it has ended", ""),
+    "raytrain_up": ("1 while the run goes on; 0 or absent once it has ended", ""),
     "raytrain_env_steps": ("env steps", "env_steps"),
     "raytrain_env_managers": ("env managers there are now", "env_managers"),
     "raytrain_restarts": ("env managers, environments and trainers that were started anew", "restarts"),
