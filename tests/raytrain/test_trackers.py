@@ -1,6 +1,7 @@
 """MLflow and W&B, without a network. Both are large (65 and 62 MB) and not in the extra ``test``: ``pip install -e ".[mlflow,wandb]"``."""
 
 import logging
+import time
 from pathlib import Path
 
 import pytest
@@ -69,11 +70,15 @@ def test_mlflow_says_that_a_run_has_failed(tmp_path, mlflow):
 
 
 def records(folder: Path) -> list:
-    """What is in W&B's offline files of a run folder, in order."""
+    """What is in W&B's offline files of a run folder, in order; each ends with an exit, which its own process may write a little later."""
     from wandb.proto import wandb_internal_pb2
 
-    files = sorted(folder.glob("wandb/offline-run-*/run-*.wandb"))
-    return [wandb_internal_pb2.Record.FromString(data) for file in files for data in logged(file.read_bytes())]
+    files, deadline = sorted(folder.glob("wandb/offline-run-*/run-*.wandb")), time.monotonic() + 30
+    while True:
+        found = [[wandb_internal_pb2.Record.FromString(data) for data in logged(file.read_bytes())] for file in files]
+        if all(any(record.HasField("exit") for record in one) for one in found) or time.monotonic() > deadline:
+            return [record for one in found for record in one]
+        time.sleep(0.2)
 
 
 def logged(data: bytes) -> list[bytes]:
