@@ -1,6 +1,6 @@
 """Code of the user's own: what ``module:Name`` in a configuration stands for, or the name that an installed package gives it.
 
-One loader and one style of error for environments, trainers, reward signals, networks and samplers. A package gives names by entry
+One loader and one style of error for environments, trainers, reward signals, networks, samplers and writers. A package gives names by entry
 points, one group for each kind; ``[project.entry-points."raytrain.trainers"] my_trainer = "my_package:MyTrainer"`` makes
 ``trainer_type: my_trainer`` work as the name of a built-in trainer does.
 """
@@ -59,6 +59,8 @@ SIGNAL = Kind(
 NETWORK = Kind("model", "raytrain.networks", "a function that takes a dict of Keras inputs (and model_kwargs) and returns one output tensor")
 SAMPLER = Kind("sampler", "raytrain.samplers", "a class with __init__(**kwargs) and a method sample(rng)", ("sample",),
                built_in=("constant", "uniform", "gaussian", "multirangeuniform"))
+
+WRITER = Kind("writers", "raytrain.writers", "a subclass of raytrain.Writer", built_in=("tensorboard", "csv", "mlflow", "wandb", "prometheus"))
 
 _folders: tuple[str, ...] = ()
 

@@ -18,13 +18,15 @@ if TYPE_CHECKING:
     from raytrain.live import LiveRun, start
     from raytrain.predict import LoadedPolicy, LoadedSnapshot, load_policy, load_snapshots
     from raytrain.run import Run, train
+    from raytrain.writers import RunInfo, Writer
 
 __version__ = "0.1.0"
-__all__ = ["Callbacks", "LiveRun", "LoadedPolicy", "LoadedSnapshot", "Run", "load_policy", "load_snapshots", "start", "train"]
+__all__ = ["Callbacks", "LiveRun", "LoadedPolicy", "LoadedSnapshot", "Run", "RunInfo", "Writer", "load_policy", "load_snapshots", "start", "train"]
 
 _HOMES = {
     "Callbacks": "raytrain.callbacks", "LoadedPolicy": "raytrain.predict", "LoadedSnapshot": "raytrain.predict", "Run": "raytrain.run",
     "LiveRun": "raytrain.live", "start": "raytrain.live", "load_policy": "raytrain.predict", "load_snapshots": "raytrain.predict", "train": "raytrain.run",
+    "RunInfo": "raytrain.writers", "Writer": "raytrain.writers",
 }
 
 

@@ -63,7 +63,7 @@ def train(load: Callable[[], RunConfig], local: bool, command: str) -> int:
     from raytrain.callbacks import CallbackError, Callbacks
     from raytrain.checkpoint import CheckpointWriteError
     from raytrain.console import Console
-    from raytrain.errors import ClusterError, ConfigError, RunFault, RunFolderError, UploadError
+    from raytrain.errors import ClusterError, ConfigError, RunFault, RunFolderError, UploadError, WriterError
     from raytrain.run import execute
     from raytrain.run_folder import has_checkpoint
 
@@ -74,6 +74,9 @@ def train(load: Callable[[], RunConfig], local: bool, command: str) -> int:
         trained, outcome = execute(config, local, Callbacks(), console, command)
     except (ConfigError, RunFolderError, ClusterError, UsageError) as error:
         console.error(str(error))
+        return 2
+    except WriterError as error:
+        console.error(str(error), error.user_traceback)
         return 2
     except RunFault as fault:
         console.error(str(fault), fault.full_traceback if debug else fault.user_traceback, fault.log_file)

@@ -23,7 +23,7 @@ from raytrain.snapshot import Snapshot
 from raytrain.standing import at_checkpoint
 from raytrain.stats import PRODUCED, RESTARTS, Summary
 from raytrain.stop import RunStop
-from raytrain.writers import writing_metrics
+from raytrain.writers import Writers
 
 _POLL_S = 0.2
 _STOP_S = 12.0  # so that a stop takes at most 15 s with everything around it
@@ -53,7 +53,6 @@ class Controller:
 
     Args:
         plans: of all behaviors.
-        writers: behavior -> objects with ``write(summary)`` and ``close()``.
         resumed: counters of the checkpoint that the run continues from.
         judge: of checkpoints; without one the best is that of the highest training return.
         recovery: for trainers that die; without one nothing is started anew.
@@ -63,7 +62,7 @@ class Controller:
 
     def __init__(
         self, plans: Sequence[Plan], backend: Backend, folder: RunFolder, store: CheckpointStore, console: Console, callbacks: Callbacks,
-        writers: Mapping[str, list[Any]], stop: RunStop, resumed: dict[str, Any] | None = None, judge: Judge | None = None,
+        writers: Writers, stop: RunStop, resumed: dict[str, Any] | None = None, judge: Judge | None = None,
         recovery: Recovery | None = None, save_every_s: float | None = None,
         fleet: Fleet | None = None,
     ) -> None:
@@ -262,9 +261,7 @@ class Controller:
             dead = self._trainers[summary.behavior].ledger.get("dead_produced", 0) if summary.behavior in self._trainers else 0
             total = float(self._agent_steps_before.get(summary.behavior, 0) + produced + dead)
             summary = replace(summary, values={**summary.values, PRODUCED: total, RESTARTS: float(self._restarts)})
-        for writer in self._writers[summary.behavior]:
-            with writing_metrics(self._console.warn_once):
-                writer.write(summary)
+        self._writers.summary(summary)
         self._summary_s = time.monotonic()
         self._stop.summary(summary)
         self._console.summary(summary)
@@ -411,6 +408,7 @@ class Controller:
 
     def _put_status(self, status: dict[str, Any]) -> None:
         """The status is for people and may fail; the run goes on."""
+        self._writers.status(status)
         try:
             self._folder.write_status(status)
         except OSError as error:

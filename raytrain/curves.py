@@ -11,9 +11,9 @@ from pathlib import Path
 
 import numpy as np
 
+from raytrain.csv_writer import CSV_NAME
 from raytrain.errors import RunFolderError
 from raytrain.run_folder import check_is_run
-from raytrain.writers import CSV_NAME
 
 
 @dataclass(frozen=True)

@@ -116,3 +116,25 @@ class UploadError(OSError):
 
 class ClusterError(ValueError):
     """A Ray cluster that cannot be used as asked: it does not answer, differs, or cannot hold the run."""
+
+
+class WriterError(ValueError):
+    """A writer of statistics that cannot be made or opened. The text says which and why.
+
+    Attributes:
+        user_traceback: the traceback from the writer's own code on.
+    """
+
+    def __init__(self, message: str, user_traceback: str = "") -> None:
+        super().__init__(message, user_traceback)
+        self.message = message
+        self.user_traceback = user_traceback
+
+    def __str__(self) -> str:
+        return self.message
+
+    @classmethod
+    def of(cls, name: str, what: str, error: BaseException, user_traceback: str) -> WriterError:
+        """The writer `name` "cannot be opened", or made, because of `error`."""
+        return cls(
+            f"The writer {name} {what}: {type(error).__name__}: {error}. Nothing was trained; mend it, or leave {name} out of writers.", user_traceback)

@@ -19,7 +19,7 @@ from raytrain.messages import CheckpointDue
 from raytrain.plan import Plan
 from raytrain.stats import EVALUATION_LENGTH, EVALUATION_RETURN, EVALUATION_STD
 from raytrain.summary_line import format_number
-from raytrain.writers import writing_metrics
+from raytrain.writers import Writers
 from trainers.trainer import Weights
 
 _MANY = 3
@@ -81,7 +81,6 @@ class Judge:
         plan: of any behavior.
         seed: root of the episodes' seeds, to be told.
         evaluator: where episodes are played.
-        writers: behavior -> objects with ``evaluation(step, values)``.
 
     Attributes:
         last, best: evaluations; of a run that is resumed, the best is that of the ``best/`` it left.
@@ -89,7 +88,7 @@ class Judge:
 
     def __init__(
         self, plan: Plan, settings: EvaluationSettings, seed: int, evaluator: EvaluatorHandle, store: CheckpointStore, console: Console,
-        writers: Mapping[str, Sequence[Any]],
+        writers: Writers,
     ) -> None:
         self._plan, self._settings, self._seed, self._evaluator = plan, settings, seed, evaluator
         self._store, self._console, self._writers = store, console, writers
@@ -182,9 +181,7 @@ class Judge:
             return
         self._written[behavior] = values["step"]
         tags = {EVALUATION_RETURN: "return_mean", EVALUATION_STD: "return_std", EVALUATION_LENGTH: "episode_length"}
-        for writer in self._writers[behavior]:
-            with writing_metrics(self._console.warn_once):
-                writer.evaluation(values["step"], {tag: values[key] for tag, key in tags.items()})
+        self._writers.evaluation(behavior, values["step"], {tag: values[key] for tag, key in tags.items()})
 
     def _evaluation(self, saved: _Saved, parameters: dict[str, str], played: Played) -> Evaluation:
         behaviors = {
@@ -199,7 +196,7 @@ class Judge:
 
 
 def make_judge(
-    settings: EvaluationSettings | None, plans: Sequence[Plan], store: CheckpointStore, console: Console, writers: Mapping[str, Sequence[Any]],
+    settings: EvaluationSettings | None, plans: Sequence[Plan], store: CheckpointStore, console: Console, writers: Writers,
     local: bool,
 ) -> Judge | None:
     """A judge with its evaluator, in this process or on Ray; None without an ``evaluation:`` section."""

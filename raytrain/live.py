@@ -14,11 +14,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from raytrain.compare import draw_curves
+from raytrain.csv_writer import CSV_NAME
 from raytrain.curves import read_curves
 from raytrain.errors import RunFolderError
 from raytrain.files import portable_name
 from raytrain.stats import CUMULATIVE_REWARD
-from raytrain.writers import CSV_NAME
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

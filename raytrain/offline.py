@@ -23,13 +23,20 @@ from raytrain.run import PACKAGES, Run, _control, _version, _with_seed, plans_of
 from raytrain.run_folder import RunFolder
 from raytrain.settings import RunConfig
 from raytrain.startup import startup_rows
+from raytrain.writers import Writer
 from trainers.bc_data import held_out_episodes, hold_out, run_length
 
 _PLACE = "not started: demonstrations are learnt from in this process"
 
 
-def execute_offline(config: RunConfig, callbacks: Callbacks, console: Console, command: str, started_at: float) -> tuple[Run, Outcome]:
+def execute_offline(
+    config: RunConfig, writers: dict[str, Writer], unused: list[str], callbacks: Callbacks, console: Console, command: str, started_at: float,
+) -> tuple[Run, Outcome]:
     """`raytrain.run.execute` for a run whose behavior is cloned; `config` has its run id.
+
+    Args:
+        writers: those asked for, by name.
+        unused: sentences on settings without an effect.
 
     Raises:
         ConfigError: the demonstrations or settings are not usable; nothing was written.
@@ -39,7 +46,7 @@ def execute_offline(config: RunConfig, callbacks: Callbacks, console: Console, c
     config, demonstrations = _with_demonstrations(config)
     (behavior,) = config.behaviors
     (fits,) = plans_of(config, _probed(behavior, demonstrations), (str(config.source_dir),))
-    unused = check_networks(config, fits)
+    unused = [*unused, *check_networks(config, fits)]
     source = initial_snapshot(config) if saved.initialize_from and not saved.resume else None
     if source is not None:
         starts_of([fits], None, source)  # one that does not fit is refused before a folder is made, or an old run moved aside
@@ -68,7 +75,7 @@ def execute_offline(config: RunConfig, callbacks: Callbacks, console: Console, c
         from raytrain.offline_backend import OfflineBackend, OfflineController
 
         backend = OfflineBackend(plan, start, learnt, held_out, evaluates=bool(plan.env))
-        return _control([plan], backend, resumed, config, folder, store, callbacks, console, command, versions, started_at, True, OfflineController)
+        return _control([plan], backend, resumed, config, folder, store, writers, callbacks, console, command, versions, started_at, True, OfflineController)
 
 
 def _with_demonstrations(config: RunConfig) -> tuple[RunConfig, Demonstrations]:

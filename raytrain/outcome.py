@@ -69,7 +69,9 @@ def _rating(trainer: TrainerStatus | None) -> float | None:
 
 def behavior_status(trainer: TrainerStatus | None, max_steps: int, mean_return: float | None) -> dict[str, Any]:
     """What ``status.json`` says of a behavior."""
-    return {**_counters(trainer), "rolled_back_steps": trainer.rolled_back if trainer else 0, "max_steps": max_steps, "mean_return": mean_return, "rating": _rating(trainer)}
+    dropped = sum(rows for reason, rows in trainer.ledger.items() if reason.startswith("dropped_")) if trainer else 0
+    return {**_counters(trainer), "rolled_back_steps": trainer.rolled_back if trainer else 0, "dropped_steps": dropped, "queued": trainer.queued if trainer else 0,
+            "max_steps": max_steps, "mean_return": mean_return, "rating": _rating(trainer)}
 
 
 def whole_status(each: dict[str, dict[str, Any]]) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from raytrain.plan import Plan, Start
 from raytrain.referee import Referee
 from raytrain.resume import starts_of
 from raytrain.stop import RunStop
-from raytrain.writers import writing_metrics
+from raytrain.writers import Writers
 
 _ORDERS_APART = 1_000_000  # orders that a referee cannot have given since its checkpoint
 
@@ -42,13 +42,12 @@ class Recovery:
     moment.
 
     Args:
-        writers: behavior -> objects with ``rewind(step)``.
         stop: conditions, which forget what came after the checkpoint.
         begin: where the run begins, while it has no checkpoint.
     """
 
     def __init__(
-        self, plans: Sequence[Plan], store: CheckpointStore, writers: Mapping[str, Sequence[Any]], stop: RunStop, begin: Callable[[], dict[str, Start]],
+        self, plans: Sequence[Plan], store: CheckpointStore, writers: Writers, stop: RunStop, begin: Callable[[], dict[str, Start]],
     ) -> None:
         self._plans, self._store, self._writers, self._stop, self._begin = list(plans), store, writers, stop, begin
         self._times = 0  # that it went back
@@ -82,8 +81,6 @@ class Recovery:
             referee = {**referee, "number": referee["number"] + apart}
             starts = {b: replace(s, orders=replace(s.orders, number=s.orders.number + apart)) for b, s in starts.items()}
         for behavior in behaviors:
-            for writer in self._writers[behavior]:
-                with writing_metrics(sentences.append):
-                    writer.rewind(steps[behavior])
+            self._writers.rewind(behavior, steps[behavior])
         self._stop.go_back({behavior: stop.get(behavior) for behavior in behaviors})
         return WayBack({b: replace(starts[b], elapsed_s=elapsed_s, ledger=ledgers.get(b)) for b in behaviors}, referee, steps, sentences)

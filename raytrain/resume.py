@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import yaml
 
@@ -18,6 +17,7 @@ from raytrain.run_folder import RunFolder
 from raytrain.settings import RunConfig
 from raytrain.snapshot import BehaviorSnapshot, Snapshot
 from raytrain.standing import why_not
+from raytrain.writers import flat
 from trainers.networks import body_layout
 from trainers.registry import policy_distribution
 from trainers.self_play import snapshots_in
@@ -137,12 +137,3 @@ def changed_settings(folder: RunFolder, config: RunConfig) -> list[str]:
     return lines
 
 
-def flat(data: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Nested mappings as one, with dotted keys."""
-    found: dict[str, Any] = {}
-    for key, value in data.items():
-        if isinstance(value, Mapping):
-            found.update(flat(value, f"{prefix}{key}."))
-        else:
-            found[f"{prefix}{key}"] = value
-    return found

@@ -15,6 +15,8 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
+import yaml
+
 from envs.restarts import RestartLimits
 from envs.specs import EnvProbe
 from raytrain.backends import Backend, LocalBackend, trainer_name
@@ -25,6 +27,7 @@ from raytrain.config import check_behaviors, load_config
 from raytrain.config_text import summary_rows, to_yaml
 from raytrain.console import Console
 from raytrain.controller import Controller, Fleet
+from raytrain.csv_writer import CsvWriter
 from raytrain.errors import RunFault, RunFolderError
 from raytrain.judge import make_judge
 from raytrain.outcome import Outcome
@@ -33,7 +36,7 @@ from raytrain.parameter_settings import made_parameters
 from raytrain.plan import Plan, Start, manager_name
 from raytrain.recovery import Recovery
 from raytrain.replay_chunks import ChunkWriter
-from raytrain.resume import changed_settings, flat, initial_snapshot, starts_of
+from raytrain.resume import changed_settings, initial_snapshot, starts_of
 from raytrain.run_folder import RunFolder, has_checkpoint
 from raytrain.settings import RunConfig
 from raytrain.shipping import kept_results, shipment_of, worker_import_dirs
@@ -43,8 +46,10 @@ from raytrain.standing import why_not
 from raytrain.startup import startup_rows
 from raytrain.stop import RunStop
 from raytrain.teams import teams_of
+from raytrain.tensorboard_writer import TensorBoardWriter
 from raytrain.timers import Gauges, merge, timers_metadata, write_timers
-from raytrain.writers import CsvWriter, TensorBoardWriter, writing_metrics
+from raytrain.writer_registry import made_writers
+from raytrain.writers import RunInfo, Writer, Writers
 
 RUN_ID = "{run_id}"
 PACKAGES = ("raytrain", "ray", "tensorflow", "numpy", "gymnasium")
@@ -84,7 +89,7 @@ def train(
         console: where to print.
 
     Raises:
-        ConfigError, RunFolderError, ClusterError: the input is not usable; nothing was started or written.
+        ConfigError, RunFolderError, ClusterError, WriterError: the input is not usable; nothing was started or written.
         RunFault: something broke while running; the last checkpoint is intact.
         CheckpointWriteError: the disk refused the first checkpoint or the last one; those before are intact.
         KeyboardInterrupt: interrupted; after a checkpoint has been saved, but for a trainer that was still starting.
@@ -116,10 +121,11 @@ def execute(config: RunConfig, local: bool, callbacks: Callbacks, console: Conso
     for text in [*config.document.messages, *([moved] if moved else [])]:
         console.message(text)
     RunFolder.check(saved.results_dir, config.checkpoint_settings.run_id, saved.resume, saved.force)
+    writers, unused = made_writers(config, uses_ray=not local and not config.is_offline)
     if config.is_offline:
         from raytrain.offline import execute_offline
 
-        return execute_offline(config, callbacks, console, command, started_at)
+        return execute_offline(config, writers, unused, callbacks, console, command, started_at)
     import_dirs = (str(config.source_dir),)
     check_name_early(config)
     found = probe(config, import_dirs)
@@ -129,7 +135,7 @@ def execute(config: RunConfig, local: bool, callbacks: Callbacks, console: Conso
     if local:  # which is lock-step, and the saved configuration should say so
         config = config.with_behaviors({n: b.model_copy(update={"threaded": False}) for n, b in config.behaviors.items()})
     fits = plans_of(config, found, import_dirs)
-    unused = [text for plan in fits for text in check_networks(config, plan)]
+    unused += [text for plan in fits for text in check_networks(config, plan)]
     for plan in fits:
         check_signals(config, plan, plan.architecture)
     if local:
@@ -151,13 +157,13 @@ def execute(config: RunConfig, local: bool, callbacks: Callbacks, console: Conso
         if connection is not None:
             unused += cluster.check_resources(fits, config.distributed)
             unused += [] if connection.is_here else cluster.check_nodes(elsewhere, config.distributed)
-        return _run(config, local, fits, elsewhere or fits, place, callbacks, console, command, started_at, unused)
+        return _run(config, local, fits, elsewhere or fits, place, writers, callbacks, console, command, started_at, unused)
     finally:
         if connection is not None:
             cluster.disconnect(connection)
 
 
-def _run(config, local, fits, elsewhere, place, callbacks, console, command, started_at, unused) -> tuple[Run, Outcome]:
+def _run(config, local, fits, elsewhere, place, writers, callbacks, console, command, started_at, unused) -> tuple[Run, Outcome]:
     saved = config.checkpoint_settings
     here = local
     if not local:
@@ -200,36 +206,30 @@ def _run(config, local, fits, elsewhere, place, callbacks, console, command, sta
         plans = [replace(plan, import_dirs=one.import_dirs, parameters=one.parameters) for plan, one in zip(plans, elsewhere, strict=True)]
         backend = _backend(plans, starts, states, resumed.get("referee") if resumed else None, local, config, _replay_writers(plans, store))
         del snapshot, source, starts  # which may hold a replay buffer
-        return _control(plans, backend, resumed, config, folder, store, callbacks, console, command, versions, started_at, local)
+        return _control(plans, backend, resumed, config, folder, store, writers, callbacks, console, command, versions, started_at, local)
 
 
-def _control(plans, backend, resumed, config, folder, store, callbacks, console, command, versions, started_at, local, controlled_by=Controller):
-    gauges, writers = Gauges(), {plan.behavior: _writers(folder, plan.behavior, resumed) for plan in plans}
-    if not resumed:
-        for plan in plans:
-            with writing_metrics(console.warn_once):
-                writers[plan.behavior][0].hyperparameters(flat(plan.settings.model_dump()))
-    stop = RunStop(config.stop, writers)
-    if resumed:
-        stop.load_state(resumed["stop"])
-    each = {behavior: [*own, gauges] for behavior, own in writers.items()}
-    judge = make_judge(config.evaluation, plans, store, console, writers, local)
-    recovery = None if local else Recovery(plans, store, writers, stop, partial(_beginning, config, plans))
-    spread = config.distributed
-    fleet = None if plans[0].lock_step else Fleet(spread.count, max(spread.most, spread.count), spread.follows_cluster)
-    controller = controlled_by(plans, backend, folder, store, console, callbacks, each, stop, resumed, judge, recovery, config.checkpoint_settings.interval_s, fleet)
+def _control(plans, backend, resumed, config, folder, store, asked_for, callbacks, console, command, versions, started_at, local, controlled_by=Controller):
+    gauges = Gauges()
+    writers = _open_writers(plans, folder, config, resumed, [TensorBoardWriter(), CsvWriter(), gauges], asked_for, console)
+    ended = "failed"
     try:
+        stop = RunStop(config.stop, [plan.behavior for plan in plans])
+        if resumed:
+            stop.load_state(resumed["stop"])
+        judge = make_judge(config.evaluation, plans, store, console, writers, local)
+        recovery = None if local else Recovery(plans, store, writers, stop, partial(_beginning, config, plans))
+        spread = config.distributed
+        fleet = None if plans[0].lock_step else Fleet(spread.count, max(spread.most, spread.count), spread.follows_cluster)
+        controller = controlled_by(plans, backend, folder, store, console, callbacks, writers, stop, resumed, judge, recovery, config.checkpoint_settings.interval_s, fleet)
         outcome, trees = controller.run()
+        ended = "interrupted" if outcome.interrupted else "finished"
     except RunFault as fault:
         fault.log_file = _write_log(folder, fault)
         raise
     finally:
         store.close()
-        for writer in [writer for own in writers.values() for writer in own]:
-            try:
-                writer.close()
-            except OSError as error:  # must not hide how the run ended
-                console.warning(f"the last metrics could not be written and are lost: {error}")
+        writers.close(ended, console.waiting)
         console.close()
     try:
         _write_timers(folder, [trainer_name(plan.behavior) for plan in plans], trees, gauges, versions, started_at)
@@ -324,12 +324,22 @@ def _replay_writers(plans: list[Plan], store: CheckpointStore) -> dict[str, Chun
     return {plan.behavior: store.replay_writer(plan.behavior) for plan in plans if getattr(plan.settings.hyperparameters, "save_replay_buffer", False)}
 
 
-def _writers(folder: RunFolder, behavior: str, resumed: dict[str, Any] | None) -> list[Any]:
-    path, step = folder.behavior_path(behavior), resumed["behaviors"].get(behavior) if resumed else None
+def _open_writers(
+    plans: list[Plan], folder: RunFolder, config: RunConfig, resumed: dict[str, Any] | None, own: list[Writer], asked_for: dict[str, Writer],
+    console: Console,
+) -> Writers:
+    """Everything that statistics go to, open."""
+    writers = Writers(own, asked_for, console.warning, console.warn_once)
     try:
-        return [TensorBoardWriter(path, step), CsvWriter(path, step)]
-    except (OSError, ValueError) as error:
-        raise RunFolderError(f"Cannot go on with the curves in {path}: {error}") from error
+        folders = {plan.behavior: folder.behavior_path(plan.behavior) for plan in plans}
+    except OSError as error:
+        raise RunFolderError(f"Cannot use {folder.path} as run folder: {error}. Choose another --results-dir or --run-id.") from error
+    settings = yaml.safe_load(to_yaml(config.placed()))
+    if any(writer.waits for writer in asked_for.values()):
+        console.message(f"opening {', '.join(asked_for)} …")  # a server that does not answer is given its time
+    for text in writers.open(RunInfo(plans[0].run_id, folder.path, folders, settings, resumed["behaviors"] if resumed else None)):
+        console.message(text)
+    return writers
 
 
 # -- after the end ----------------------------------------------------------------------------------------------------

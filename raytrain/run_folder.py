@@ -25,7 +25,7 @@ _CHECKPOINTS = "checkpoints"
 _SCALE = "scale.txt"
 _LOCK = "lock"
 _STATUS = "status.json"
-_TAKEN_NAMES = {_CONFIGURATION, _CHECKPOINTS, "best", "latest", "logs", _LOCK, "lock.takeover", _SCALE, _STATUS, "timers.json"}
+_TAKEN_NAMES = {_CONFIGURATION, _CHECKPOINTS, "best", "latest", "logs", _LOCK, "lock.takeover", _SCALE, _STATUS, "timers.json", "writers", "wandb"}
 
 
 def holds_run(path: Path) -> bool:

@@ -13,6 +13,7 @@ from pydantic_core import PydanticCustomError
 from raytrain.evaluation_settings import EvaluationSettings
 from raytrain.parameter_settings import ParameterSettings
 from raytrain.setting_warnings import behavior_warnings
+from raytrain.writer_settings import WriterSettings
 from raytrain.yaml_source import Document
 from trainers.settings import (
     DEFAULT_TRAINER,
@@ -214,6 +215,8 @@ class RunConfig(Settings):
     """When the run ends before ``max_steps``."""
     evaluation: EvaluationSettings | None = None
     """How policies are judged apart from training; ``null``: not at all, and the best checkpoint is that of the highest training return."""
+    writers: tuple[WriterSettings, ...] = ()
+    """Where statistics go besides TensorBoard's files and ``metrics.csv``: names of writers, or sections with their options (see docs/trackers.md)."""
     debug: Flag = False
     """Show the whole chain of causes of a fault, not only the part in the user's own code."""
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from raytrain.files import replace_file, to_json
-from raytrain.stats import Summary
+from raytrain.writers import Writer
 
 Tree = dict[str, Any]
 """``{name (root only), total (s), count, self (s), is_parallel?, children?}``."""
@@ -117,8 +117,10 @@ def _sum(trees: Sequence[Tree]) -> Tree:
     return {**node, "children": children} if children else node
 
 
-class Gauges:
+class Gauges(Writer):
     """Numbers beside the timers: newest value, extremes, how often set."""
+
+    waits = False
 
     def __init__(self) -> None:
         self._gauges: dict[str, dict[str, float]] = {}
@@ -134,10 +136,10 @@ class Gauges:
         gauge = self._gauges.setdefault(name, {"value": value, "min": value, "max": value, "count": 0})
         gauge.update(value=value, min=min(gauge["min"], value), max=max(gauge["max"], value), count=gauge["count"] + 1)
 
-    def write(self, summary: Summary) -> None:
-        """Record every tag of a summary as ``{behavior}.{tag}.mean``, slashes as dots and without spaces, as ML-Agents does."""
-        for tag, value in summary.values.items():
-            self.set(f"{summary.behavior}.{tag}.mean".replace("/", ".").replace(" ", ""), value)
+    def write(self, behavior: str, step: int, values: Mapping[str, float]) -> None:
+        """Record every tag as ``{behavior}.{tag}.mean``, slashes as dots and without spaces, as ML-Agents does."""
+        for tag, value in values.items():
+            self.set(f"{behavior}.{tag}.mean".replace("/", ".").replace(" ", ""), value)
 
     def to_json(self) -> dict[str, dict[str, float]]:
         """Name -> ``{value, min, max, count}``."""

@@ -23,10 +23,12 @@ from raytrain import checkpoint
 from raytrain.checkpoint import CheckpointStore, CheckpointWriteError
 from raytrain.cli import main
 from raytrain.console import Console
+from raytrain.csv_writer import CsvFile
 from raytrain.stats import CUMULATIVE_REWARD
-from raytrain.writers import CsvWriter, TensorBoardWriter, writing_metrics
+from raytrain.tensorboard_writer import TensorBoardFiles
+from raytrain.writers import writing_metrics
+from tests.raytrain.test_curve_files import read_curves, summary
 from tests.raytrain.test_run import config
-from tests.raytrain.test_writers import read_curves, summary
 
 
 class Disk:
@@ -131,7 +133,7 @@ def full(path: Path, room: int) -> Iterator[None]:
 @pytest.mark.parametrize("room", [0, 7, 40])
 def test_metrics_that_the_disk_refused_are_written_later(tmp_path: Path, room: int) -> None:
     """Also where half a record or row got through, and with an evaluation and a new tag among what is held back."""
-    events, table = TensorBoardWriter(tmp_path, clock=iter(range(0, 100, 2)).__next__), CsvWriter(tmp_path)
+    events, table = TensorBoardFiles(tmp_path, clock=iter(range(0, 100, 2)).__next__), CsvFile(tmp_path)
     warnings: list[str] = []
     for writer, pattern in ((events, "events.*"), (table, "metrics.csv")):
         writer.write(summary(100))
@@ -155,7 +157,7 @@ def test_a_run_whose_metrics_cannot_be_written_learns_to_its_end(tmp_path: Path,
     def refuse(*arguments: object) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), "metrics.csv")
 
-    monkeypatch.setattr(CsvWriter, "_rewrite", refuse)
+    monkeypatch.setattr(CsvFile, "_rewrite", refuse)
     out = io.StringIO()
     run = raytrain.train(config(), results_dir=tmp_path, run_id="run", local=True, console=Console(out))
     text = " ".join(out.getvalue().split())

@@ -18,6 +18,7 @@ from raytrain.evaluation_settings import EvaluationSettings
 from raytrain.parameter_settings import CriteriaSettings, LessonSettings, ParameterSettings, SamplerParameters, SamplerSettings
 from raytrain.settings import CheckpointSettings, DistributedSettings, EnvSettings, RunConfig, StopSettings
 from raytrain.suggest import NOT_AVAILABLE
+from raytrain.writer_settings import WriterSettings
 from raytrain.yaml_source import parse_value, parse_yaml
 from trainers.architecture import SMALLEST_SIDE
 from trainers.bc_settings import BCHyperparameters
@@ -86,6 +87,7 @@ SECTIONS = {
     "`checkpoint_settings`": CheckpointSettings,
     "`stop`": StopSettings,
     "`evaluation`": EvaluationSettings,
+    "`writers`": WriterSettings,
 }
 """Heading in docs/configuration.md -> the model whose keys stand below it."""
 

@@ -19,7 +19,7 @@ from raytrain.evaluation import Evaluator, Played
 from raytrain.judge import Judge
 from raytrain.stats import EVALUATION_LENGTH, EVALUATION_RETURN, EVALUATION_STD
 from tests.raytrain.test_checkpoint import make_snapshot
-from tests.raytrain.test_writers import read_curves
+from tests.raytrain.test_curve_files import read_curves
 
 NAME = "CartPole"
 

@@ -15,6 +15,7 @@ from raytrain.messages import CheckpointDue, Orders
 from raytrain.plan import Start
 from raytrain.recovery import Recovery
 from raytrain.stop import RunStop
+from raytrain.writers import Writer, Writers
 
 STOP = SimpleNamespace(reward=None, episodes=2, plateau_summaries=None, plateau_delta=0.0, wall_time_s=None)
 
@@ -31,12 +32,14 @@ class Store:
         return self.snapshot, self.path, self.problems
 
 
-class Writer:
-    def __init__(self) -> None:
-        self.rewound: list[int] = []
+class Rewound(Writer):
+    """Notes where it was rewound to: behavior -> steps."""
 
-    def rewind(self, step: int) -> None:
-        self.rewound.append(step)
+    def __init__(self, behaviors: tuple[str, ...]) -> None:
+        self.steps: dict[str, list[int]] = {behavior: [] for behavior in behaviors}
+
+    def rewind(self, behavior: str, step: int) -> None:
+        self.steps[behavior].append(step)
 
 
 class Case:
@@ -48,7 +51,7 @@ class Case:
         self.path.mkdir()
         plans = [SimpleNamespace(behavior=b, teams=teams, parameters={}) for b in behaviors]
         orders = None if referee is None else Orders(number=referee["number"])
-        self.stop, self.writers = RunStop(STOP, behaviors), {b: [Writer(), Writer()] for b in behaviors}
+        self.stop, self.writers = RunStop(STOP, behaviors), [Rewound(behaviors), Rewound(behaviors)]
         for behavior in behaviors:
             self.stop.episodes(behavior, np.array([1.0, 3.0]))
         snapshot = None if steps is None else SimpleNamespace(
@@ -57,13 +60,13 @@ class Case:
         monkeypatch.setattr(
             raytrain.recovery, "starts_of", lambda plans, snapshot, source: ({b: Start({}, version=7, orders=orders) for b in behaviors}, None))
         self.recovery = Recovery(
-            plans, Store(self.path, snapshot, problems), self.writers, self.stop, lambda: {b: Start({}, orders=orders) for b in behaviors})
+            plans, Store(self.path, snapshot, problems), Writers(self.writers, {}, print, print), self.stop, lambda: {b: Start({}, orders=orders) for b in behaviors})
 
     def saved(self, **ledgers: dict[str, Any]) -> None:
         self.recovery.saved(self.path, {b: CheckpointDue(b, None, 0, 0, ledger) for b, ledger in ledgers.items()})
 
     def rewound(self) -> dict[str, list[list[int]]]:
-        return {b: [w.rewound for w in writers] for b, writers in self.writers.items()}
+        return {b: [writer.steps[b] for writer in self.writers] for b in self.writers[0].steps}
 
 
 def test_only_the_behavior_that_died_goes_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

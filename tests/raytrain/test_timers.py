@@ -2,7 +2,6 @@ import json
 
 import pytest
 
-from raytrain.stats import Summary
 from raytrain.timers import Gauges, Timers, merge, timers_metadata, write_timers
 
 
@@ -107,7 +106,7 @@ def test_merge_refuses_a_name_that_is_taken(clock):
 def test_gauges_keep_newest_and_extremes():
     gauges = Gauges()
     for value in (2.0, 5.0, 1.0):
-        gauges.write(Summary("Walker", 100, {"Environment/Cumulative Reward": value}, 1, 0, 1.0))
+        gauges.write("Walker", 100, {"Environment/Cumulative Reward": value})
     name = "Walker.Environment.CumulativeReward.mean"
     assert gauges.to_json() == {name: {"value": 1.0, "min": 1.0, "max": 5.0, "count": 3}}
 

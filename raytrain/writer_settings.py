@@ -1,0 +1,58 @@
+"""Settings of writers: which ones there are besides the files of a run, each with its options."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+import yaml
+from pydantic import ConfigDict, model_validator
+from pydantic_core import PydanticCustomError
+
+from trainers.setting_types import Settings, Text
+
+_SECRET = re.compile(r"(api_?key|token|passw(or)?d|secret)$", re.IGNORECASE)
+
+
+class WriterSettings(Settings):
+    """A writer: its name alone, or a section with its options beside ``type``, which are checked when it is made."""
+
+    model_config = ConfigDict(extra="allow")
+
+    type: Text
+    """mlflow, wandb, prometheus, a name that an installed package gives, or a class of your own as module:Class (see docs/trackers.md)."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _name_alone(cls, data: Any) -> Any:
+        if isinstance(data, str):
+            return {"type": data}
+        if not isinstance(data, Mapping | cls):
+            raise PydanticCustomError("writer_type", "{message}", {"message": f"expected the name of a writer or a section with type, received {data!r:.80}"})
+        if isinstance(data, Mapping) and "type" not in data:
+            raise PydanticCustomError("writer_type", "{message}", {"message": f"expected type with the name of the writer, received {', '.join(map(str, data)) or 'nothing'}"})
+        return data
+
+    @model_validator(mode="after")
+    def _may_be_saved(self) -> WriterSettings:
+        """The configuration is saved with the run and shown to trackers."""
+        for key, value in self.options.items():
+            if _SECRET.search(key):
+                raise PydanticCustomError("secret", "{message}", {"message": (
+                    f"expected no {key} here: this file is saved with the run, and shown to trackers; let the writer read it from an environment variable")})
+            try:
+                yaml.safe_dump(value)
+            except yaml.YAMLError:
+                raise PydanticCustomError("not_plain", "{message}", {"message": (
+                    f"expected numbers, text, lists and mappings, which can be saved with the run, received {type(value).__name__} in {key}")}) from None
+        return self
+
+    @classmethod
+    def __get_pydantic_json_schema__(cls, core_schema: Any, handler: Any) -> dict[str, Any]:
+        return {"anyOf": [{"type": "string", "minLength": 1}, handler(core_schema)]}
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """Everything but the type."""
+        return dict(self.model_extra or {})
