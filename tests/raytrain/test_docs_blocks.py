@@ -7,6 +7,7 @@ import re
 import shlex
 import shutil
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -180,7 +181,14 @@ def test_python_that_needs_a_run_runs(block: Block, trained: Path, tmp_path: Pat
     monkeypatch.syspath_prepend(str(tmp_path / "reader/results/cartpole/export"))
     train, start = raytrain.train, raytrain.start
     monkeypatch.setattr(raytrain, "train", lambda config, **more: train(config, **more | {"local": True, "overrides": short("CartPole")}))
-    monkeypatch.setattr(raytrain, "start", lambda config, **more: start(config, **more | {"local": True, "overrides": short("CartPole")}))
+
+    def started(config: Any, **more: Any) -> raytrain.LiveRun:
+        run = start(config, **more | {"local": True, "overrides": short("CartPole")})
+        while run.is_running and not (run.path / "latest").exists():  # a reader takes longer from one line to the next
+            time.sleep(0.05)
+        return run
+
+    monkeypatch.setattr(raytrain, "start", started)
     prepare(block)
     run_python(block, tmp_path)
     for name in ("CartPole_policy", "Recall_policy"):
@@ -209,7 +217,6 @@ def prepare(block: Block) -> None:
 def _train_world(env: str, behavior: str, run_id: str, more: dict[str, Any]) -> None:
     config = {"env": env, "behaviors": {behavior: {"checkpoint_interval": 1_024}}, "env_settings": {"num_envs": 8}}
     overrides = {f"behaviors.{behavior}.{key}": value for key, value in (SHORT | {"max_steps": 4_096, "checkpoint_interval": 2_048} | more).items()}
-    raytrain.load_policy  # noqa: B018
-    from raytrain.run import train
+    from raytrain.run import train  # raytrain.train is patched meanwhile
 
     train(config, local=True, run_id=run_id, seed=1, overrides=overrides)
