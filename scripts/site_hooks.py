@@ -32,6 +32,11 @@ def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
     return links(markdown, page.file.src_uri)
 
 
+def on_post_page(output: str, page: Any, **_: Any) -> str:
+    """Notebooks without the script that would fetch a drawing library from elsewhere; they have no such drawings."""
+    return re.sub(r"<script type=\"module\">(?:(?!</script>).)*mermaid(?:(?!</script>).)*</script>", "", output, flags=re.DOTALL)
+
+
 def folder_page(folder: str, title: str) -> str:
     """All files of a folder of yaml/, each below a heading."""
     parts = [f"# {title}: ready-made files", f"The files of `yaml/{folder}`. Each runs as it stands, and says why its numbers are what they are."]
