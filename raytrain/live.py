@@ -7,6 +7,7 @@ import csv
 import html
 import io
 import json
+import sys
 import threading
 import time
 from collections.abc import Mapping
@@ -157,6 +158,7 @@ class LiveRun:
             ValueError: matplotlib is not installed.
         """
         figure = self._figure(tag)
+        _let_notebooks_draw()
         if live:
             from IPython.display import clear_output, display
 
@@ -242,6 +244,15 @@ class LiveRun:
         if status.get("reason"):
             facts.append(("ended by", status["reason"]))
         return facts
+
+
+def _let_notebooks_draw() -> None:
+    """A notebook shows figures as pictures only once pyplot was imported or ``%matplotlib`` was typed, and as their names before."""
+    shell = sys.modules["IPython"].get_ipython() if "IPython" in sys.modules else None
+    if shell is not None:
+        from IPython.core.pylabtools import select_figure_formats
+
+        select_figure_formats(shell, {"png"})
 
 
 def _frame(columns: dict[str, list[Any]]) -> Any:

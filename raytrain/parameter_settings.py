@@ -33,17 +33,17 @@ class SamplerParameters(_Sparse):
     """Arguments of a sampler; which, ``sampler_type`` says."""
 
     value: Number | None = None
-    """``constant``: the value."""
+    """Of ``constant``: the value."""
     min_value: Number | None = None
-    """``uniform``: smallest value."""
+    """Of ``uniform``: smallest value."""
     max_value: Number | None = None
-    """``uniform``: largest value."""
+    """Of ``uniform``: largest value."""
     mean: Number | None = None
-    """``gaussian``: mean."""
+    """Of ``gaussian``: mean."""
     st_dev: NonNegativeFloat | None = None
-    """``gaussian``: standard deviation."""
+    """Of ``gaussian``: standard deviation."""
     intervals: tuple[tuple[Number, Number], ...] | None = None
-    """``multirangeuniform``: list of [low, high]; a wide one is chosen more often than a narrow one."""
+    """Of ``multirangeuniform``: list of ``[low, high]``, chosen in proportion to their widths."""
 
     @field_validator("intervals", mode="before")
     @classmethod
@@ -68,7 +68,7 @@ class SamplerSettings(_Sparse):
     """How a parameter is drawn for each episode of each environment; a plain number is a constant."""
 
     sampler_type: Literal["uniform", "gaussian", "multirangeuniform", "constant"] | None = None
-    """Distribution."""
+    """Distribution; every argument of it is needed in ``sampler_parameters``."""
     sampler_parameters: SamplerParameters | None = None
     """Its arguments."""
     sampler: Name | None = None
@@ -143,7 +143,7 @@ class CriteriaSettings(Settings):
     behavior: Name
     """Whose episodes count."""
     measure: Literal["reward", "progress", "elo"] = "reward"
-    """reward: mean return of the last episodes; progress: agent steps / ``max_steps``; elo: the rating in self-play."""
+    """``reward``: mean return of the last episodes; ``progress``: agent steps / ``max_steps``; ``elo``: the rating in self-play."""
     threshold: Number = 0.0
     """The lesson is over when the measure is above it."""
     min_lesson_length: NonNegativeInt = 0
@@ -177,7 +177,7 @@ class ParameterSettings(SamplerSettings):
     """One parameter of the environment: a number, a sampler or a curriculum."""
 
     curriculum: tuple[LessonSettings, ...] | None = None
-    """Lessons, the first one first."""
+    """List of lessons, the first one first."""
 
     @model_validator(mode="after")
     def _lessons_follow_one_another(self) -> ParameterSettings:

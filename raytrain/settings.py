@@ -44,51 +44,54 @@ class EnvSettings(Settings):
     num_envs: PositiveInt = 1
     """Environments per env manager."""
     stepping: Literal["inline", "threads", "processes", "auto"] = "auto"
-    """inline: one after the other, for fast environments; threads: for simulators that wait; processes: for slow Python; auto: a native
-    vector environment where there is one, otherwise inline."""
+    """``inline``: one after the other, for fast environments; ``threads``: for simulators that wait; ``processes``: for slow Python; ``auto``
+    chooses. See docs/running.md#stepping-environments."""
     seed: Annotated[int, Strict(), Field(ge=-1), Whole] = -1
-    """Root of every random stream of the run; -1 draws one at the start and saves it."""
+    """Root of every random stream of the run; -1 draws one (0 to 9999) at the start and saves it."""
     step_timeout_s: PositiveFloat | None = None
-    """Seconds after which a step counts as hung; ``null`` waits for ever."""
+    """Seconds after which a step (with the reset that follows an end) counts as hung; the environment (with ``processes``) or its env manager is
+    then started anew. ``null`` waits for ever."""
     max_lifetime_restarts: Restarts = 10
-    """How often each part of a run (environment with a process of its own, env manager, trainer) is started anew after it died; -1 without
-    limit, 0 never."""
+    """How often each part of a run (environment with a process of its own, env manager, trainer) is started anew after it died; -1 without limit,
+    0 never. See docs/reliability.md."""
     restarts_rate_limit_n: Restarts = 1
     """How often within ``restarts_rate_limit_period_s``; -1 without limit."""
     restarts_rate_limit_period_s: PositiveFloat = 60.0
-    """Seconds."""
+    """Seconds; an environment that raises an exception sooner than that after its start ends the run at once."""
     frame_stack: PositiveInt = 1
     """Newest observations that are shown together, on a new first axis (oldest first)."""
     action_repeat: PositiveInt = 1
-    """Environment steps that each action is repeated for, their rewards summed up."""
+    """Steps of the environment that each action is repeated for, their rewards summed up."""
     atari_preprocessing: Flag = True
-    """Give Atari games (ALE/…) their standard preprocessing: 84 × 84 grey pixels, 4 frames per step, 4 stacked."""
+    """Give Atari games (``ALE/…``) their standard preprocessing: 84 × 84 grey pixels, 4 frames per step, 4 stacked; see docs/spaces.md#atari."""
 
 
 class DistributedSettings(Settings):
     """How the run is spread over processes and machines."""
 
     num_env_managers: PositiveInt | Literal["auto"] = 1
-    """Processes that step environments; auto: as many as the cluster has room for, also when it grows or shrinks while the run goes on."""
+    """Processes that step environments, each with ``num_envs`` of them; ``auto``: as many as the cluster has room for beside the trainers, also
+    when it grows or shrinks while the run goes on."""
     max_env_managers: PositiveInt | None = None
-    """Most of them that there may be later on, by ``auto`` or ``raytrain scale``; ``null`` is num_env_managers, and with auto twice what fits at the
-    start."""
+    """Most of them that there may be later on, by ``auto`` or ``raytrain scale``; ``null``: ``num_env_managers``, and with ``auto`` twice what
+    fits at the start."""
     max_policy_lag: NonNegativeInt = 1
-    """Most policy versions by which collected steps may trail the update that uses them; 0 is strictly on-policy."""
+    """Most policy versions by which collected steps may trail the policy update that uses them; 0 is strictly on-policy. Of ``ppo`` only."""
     env_manager_cpus: NonNegativeFloat = 1.0
-    """CPUs that each env manager claims; a fraction suits simulators that mostly wait."""
+    """CPUs that each env manager claims from Ray; a fraction suits simulators that mostly wait."""
     trainer_cpus: NonNegativeFloat = 1.0
-    """CPUs that each trainer claims."""
+    """CPUs that each trainer claims from Ray; TensorFlow gets as many threads, rounded down, at least one."""
     trainer_gpus: NonNegativeFloat = 0.0
-    """GPUs that each trainer claims."""
+    """GPUs that each trainer claims from Ray."""
     trainer_resources: Resources = Field(default={})
     """Other resources of nodes that each trainer claims, by name: ``{fast: 1}`` puts it on a node that ``ray start --resources`` gave some."""
     env_manager_resources: Resources = Field(default={})
     """Other resources that each env manager claims, by name. Env managers see a GPU only with ``GPU`` among them."""
     wait_for_resources: Flag = False
-    """Wait for nodes that are still to come, instead of refusing a run that the cluster cannot hold now; so it is with an autoscaler."""
+    """Wait for nodes that are still to come instead of refusing a run that the cluster cannot hold now; so it is with an autoscaler. See
+    docs/cluster.md."""
     address: Text | None = None
-    """Ray cluster to join, host:port or auto; ``null`` uses RAY_ADDRESS, a cluster on this machine, or a private one."""
+    """Ray cluster to join, ``host:port`` or ``auto``; ``null``: see docs/running.md#which-ray-is-used. ``ray://`` is refused."""
 
     @model_validator(mode="after")
     def _room_for_all(self) -> DistributedSettings:
@@ -152,17 +155,17 @@ class CheckpointSettings(Settings):
     """Where a run is saved and what it starts from."""
 
     run_id: RunId | None = None
-    """Name of the run and of its folder; ``null`` makes one from the behavior and the time."""
+    """Name of the run and of its folder: letters, digits, ``_``, ``-`` and ``.``; ``null`` makes one from the first behavior's name and the time."""
     results_dir: Text = "results"
     """Folder of all runs, relative to where the run is started; or a URI that fsspec understands (``s3://bucket/results``)."""
     resume: Flag = False
-    """Continue the run of this id."""
+    """Continue the run of this id from its newest checkpoint."""
     force: Flag = False
-    """Start anew although a run of this id exists; its folder is replaced."""
+    """Begin anew although a run of this id exists; its folder is moved to ``<results_dir>/.replaced``."""
     interval_s: PositiveFloat | None = None
     """Seconds between checkpoints, besides those of each behavior's ``checkpoint_interval``."""
     initialize_from: Text | None = None
-    """Run id or folder whose weights a new run starts from."""
+    """Run id, run folder or checkpoint folder whose weights a new run starts from."""
 
     @model_validator(mode="after")
     def _resume_or_force(self) -> CheckpointSettings:
@@ -187,16 +190,17 @@ class StopSettings(Settings):
     plateau_delta: NonNegativeFloat = 0.0
     """By how much a mean return must be better to count."""
     wall_time_s: PositiveFloat | None = None
-    """Seconds of wall time."""
+    """Seconds of wall time since this start of the run."""
 
 
 class RunConfig(Settings):
     """One run: an environment, the behaviors in it and how they are trained."""
 
     env: Text | None
-    """Gymnasium id, or module:factory for an environment of your own (also from the folder of this file); may be left out with ``bc``."""
+    """Gymnasium id, or ``module:factory`` for an environment of your own, see docs/configuration.md#the-environment. May be left out with
+    ``trainer_type: bc``."""
     env_kwargs: dict[str, Any] = Field(default={})
-    """Arguments of the environment, passed on unchanged."""
+    """Arguments of the environment or factory, passed on unchanged: any plain YAML."""
     import_from: Text | None = None
     """Folder that is searched for modules of your own and for demonstrations; ``null`` is that of the file. Saved with a run."""
     default_settings: AnyBehaviorSettings | None = None
@@ -218,7 +222,7 @@ class RunConfig(Settings):
     writers: tuple[WriterSettings, ...] = ()
     """Where statistics go besides TensorBoard's files and ``metrics.csv``: names of writers, or sections with their options (see docs/trackers.md)."""
     debug: Flag = False
-    """Show the whole chain of causes of a fault, not only the part in the user's own code."""
+    """Show the whole chain of causes of a fault, not only the part in your own code."""
 
     _source_dir: Path = PrivateAttr(default_factory=Path.cwd)
     _document: Document = PrivateAttr(default_factory=lambda: Document("the configuration", {}))

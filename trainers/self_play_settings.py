@@ -18,7 +18,7 @@ class SelfPlaySettings(Settings):
     save_steps: PositiveInt = 20_000
     """Agent steps learnt from between two snapshots."""
     team_change: PositiveInt | None = None
-    """Agent steps learnt from before the next team learns; ``null`` is 5 × ``save_steps``, ``max_steps`` at most."""
+    """Agent steps learnt from before the next team learns, ``max_steps`` at most; ``null`` is 5 × ``save_steps`` or ``max_steps``, whichever is less."""
     swap_steps: PositiveInt | None = None
     """Agent steps of opponents between two draws of them; ``null`` is 20,000, or follows ``swaps_per_team_change``."""
     swaps_per_team_change: PositiveFloat | None = None

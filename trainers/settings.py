@@ -58,20 +58,20 @@ class MemorySettings(Settings):
     """A recurrent layer (LSTM) between the dense layers and the heads."""
 
     sequence_length: Annotated[int, Strict(), Field(ge=2), Whole] = 64
-    """Steps through which gradients flow (agent steps)."""
+    """Agent steps through which gradients flow."""
     memory_size: Annotated[int, Strict(), Field(ge=2, multiple_of=2), Whole] = 128
-    """Numbers that an agent remembers: cell state and output, half of it each."""
+    """Numbers that an agent remembers, half of them output and half cell state; even."""
     burn_in: NonNegativeInt | None = None
-    """Off-policy, steps at the start of a sequence that only warm the critics' memory up; ``null`` is a quarter of ``sequence_length``."""
+    """Of ``sac``: steps before those that are learnt from, which only warm the critics' memory up; ``null`` is a quarter of ``sequence_length``."""
 
 
 class NetworkSettings(Settings):
     """The body that actor and critic networks share in shape (each has its own weights unless ``shared_critic``)."""
 
     hidden_units: PositiveInt = 128
-    """Width of each dense layer (units)."""
+    """Width of each dense layer (units), also of the one that ends the encoder of an image."""
     num_layers: NonNegativeInt = 2
-    """Dense layers between observation (or encoders) and heads."""
+    """Dense layers between observation (or encoders) and heads; 0 for none."""
     layers: tuple[PositiveInt, ...] | None = None
     """Widths of the dense layers, one by one (units), in place of ``num_layers`` of ``hidden_units``; ``null`` has those."""
     activation: Literal["swish", "tanh", "relu", "elu"] = "swish"
@@ -79,13 +79,13 @@ class NetworkSettings(Settings):
     normalize: Flag = False
     """Normalise vector observations by their running mean and standard deviation, clipped to ±5."""
     vis_encode_type: Encoder = "simple"
-    """Encoder of images; each ends in a dense layer of ``hidden_units``."""
+    """Encoder of images, which ends in a dense layer of ``hidden_units``; see docs/spaces.md#encoders."""
     memory: MemorySettings | None = None
-    """Remember earlier observations of the episode; ``null`` does not."""
+    """Give policy and critics a memory; ``memory: {}`` takes every default of it, ``null`` has none."""
     observations: dict[str, ObservationSettings] = {}
-    """Observation name → how it is taken in, where that differs from the rest."""
+    """Observation name → section of how it is taken in, where that differs from the rest."""
     model: str | None = None
-    """A Keras model of your own in place of encoders and dense layers, as module:factory or by an installed name (see docs/extending.md)."""
+    """A Keras model of your own in place of encoders and dense layers, as ``module:factory`` or by an installed name; see docs/spaces.md#a-keras-model-of-your-own."""
     model_kwargs: dict[str, Any] = {}
     """Arguments of that factory besides the inputs, passed on unchanged."""
 
@@ -128,9 +128,9 @@ class PPOHyperparameters(Settings):
     """``hyperparameters`` of ``trainer_type: ppo`` (Schulman et al. 2017)."""
 
     batch_size: PositiveInt = 1024
-    """Rows of one optimizer step (a minibatch)."""
+    """Agent steps of one minibatch, which is one optimizer step; at most ``buffer_size``."""
     buffer_size: PositiveInt = 10240
-    """Rows that start an update."""
+    """Agent steps that a policy update needs; it uses all there are."""
     learning_rate: NonNegativeFloat = 3e-4
     """Initial step size of Adam."""
     learning_rate_schedule: Schedule = "linear"
@@ -148,13 +148,13 @@ class PPOHyperparameters(Settings):
     lambd: Annotated[Number, Field(ge=0.0, le=1.0)] = 0.95
     """λ of generalised advantage estimation."""
     num_epoch: PositiveInt = 3
-    """Passes over the buffer per update."""
+    """Passes over the buffer in a policy update."""
     shared_critic: Flag = False
-    """One body for actor and critic."""
+    """One body for policy and critic instead of one each."""
     value_coef: NonNegativeFloat = 0.5
     """Weight of the value loss."""
     value_clip: Flag = True
-    """Clip the change of the value estimate by ``epsilon`` around the old estimate."""
+    """Clip the change of the value estimate by ``epsilon`` around the estimate of before the policy update."""
     max_grad_norm: PositiveFloat | None = 0.5
     """Global norm to which gradients are clipped; ``null`` does not clip."""
     adam_epsilon: PositiveFloat = 1e-5
@@ -164,7 +164,7 @@ class PPOHyperparameters(Settings):
     normalize_advantages: Flag = True
     """Advantages to mean 0 and standard deviation 1 over the whole buffer."""
     entropy_reduction: Literal["sum", "mean"] = "sum"
-    """Entropy of several dimensions or branches: their sum (the joint entropy) or their mean (ML-Agents)."""
+    """Entropy of several dimensions or branches: ``sum`` (the joint entropy) or ``mean`` (see docs/migration.md#what-is-different)."""
     reward_scaling: Flag = False
     """Divide rewards by the running standard deviation of discounted returns."""
     initial_std: PositiveFloat = 1.0
@@ -184,7 +184,7 @@ class SACHyperparameters(Settings):
     buffer_size: Annotated[int, Strict(), Field(ge=2), Whole] = 50_000
     """Frames that the replay buffer holds, one for each agent step; a new one takes the place of the oldest."""
     buffer_init_steps: NonNegativeInt = 0
-    """Agent steps, acted by the untrained policy, that fill the replay buffer before updates are counted."""
+    """Agent steps, acted by the untrained policy, that fill the replay buffer before updates are counted; at most ``buffer_size``."""
     learning_rate: NonNegativeFloat = 3e-4
     """Initial step size of Adam, for actor, critics and entropy coefficients alike."""
     learning_rate_schedule: Schedule = "constant"
@@ -194,19 +194,19 @@ class SACHyperparameters(Settings):
     init_entcoef: PositiveFloat = 1.0
     """Initial entropy coefficient α."""
     learn_entcoef: Flag = True
-    """Learn α; ``false`` keeps it at ``init_entcoef``."""
+    """Learn α, one per discrete branch and one for the continuous actions; ``false`` keeps it at ``init_entcoef``."""
     tau: Annotated[Number, Field(gt=0.0, le=1.0)] = 0.005
     """τ of the target critics: θ' ← (1 − τ)·θ' + τ·θ at each update."""
     steps_per_update: PositiveFloat = 1.0
-    """Agent steps per update, on average; a fraction gives several updates per agent step."""
+    """Agent steps per update on average; a fraction gives several updates per agent step (0.05 is 20)."""
     reward_signal_steps_per_update: PositiveFloat | None = None
     """Agent steps per update of the networks of reward signals; ``null`` is ``steps_per_update``. The extrinsic signal has none."""
     save_replay_buffer: Flag = False
-    """Save the replay buffer with each checkpoint, so that a resumed run goes on with it."""
+    """Save the replay buffer with each checkpoint, so that a resumed run goes on with it; without it the buffer fills anew."""
     n_step: PositiveInt = 1
-    """Rewards that a target sums before it bootstraps; fewer where the episode ends."""
+    """Rewards that a target sums before it bootstraps, fewer where the episode ends; may be more than ``time_horizon``."""
     target_entropy: Number | None = None
-    """Entropy (nats) at which α holds continuous actions, in policy space [-1, 1]; ``null`` is −(number of dimensions)."""
+    """Entropy (nats) at which α holds the continuous actions, in policy space [-1, 1]; ``null`` is −(number of dimensions)."""
     target_entropy_scale: Annotated[Number, Field(gt=0.0, lt=1.0)] = 0.7
     """c of the entropy c·ln n at which α holds a discrete branch of n choices."""
     adam_epsilon: PositiveFloat = 1e-8
@@ -214,7 +214,7 @@ class SACHyperparameters(Settings):
     max_grad_norm: PositiveFloat | None = None
     """Global norm to which gradients are clipped; ``null`` does not clip."""
     use_sde: Flag = False
-    """Explore with generalised state-dependent noise (Raffin et al. 2021, https://arxiv.org/abs/2005.05719)."""
+    """Explore with generalised state-dependent noise (Raffin et al. 2021, https://arxiv.org/abs/2005.05719), for continuous actions."""
     sde_steps: PositiveInt | None = None
     """Agent steps between two draws of that noise; ``null`` draws at the start of an episode only."""
     sde_initial_log_std: Number = -3.0
@@ -275,9 +275,9 @@ class BehaviorSettings(Settings):
     behavioral_cloning: BehavioralCloningSettings | None = None
     """Learn from demonstrations too; ``null`` does not."""
     max_steps: PositiveInt = 500_000
-    """Agent steps of the whole run; also the end of linear schedules."""
+    """Agent steps of the whole run; also the end of linear schedules. The run may pass it by what one item of trajectories holds."""
     time_horizon: PositiveInt = 64
-    """Longest trajectory (agent steps) before it is cut and its end bootstrapped."""
+    """Longest trajectory (agent steps) before it is cut and its end bootstrapped. Trajectories are cut at the end of a credit round too."""
     summary_freq: PositiveInt = 50_000
     """Agent steps between summaries."""
     keep_checkpoints: PositiveInt = 5
@@ -285,15 +285,16 @@ class BehaviorSettings(Settings):
     checkpoint_interval: PositiveInt = 500_000
     """Agent steps between checkpoints."""
     threaded: Flag = True
-    """Environments step while the trainer updates. ``false`` for any behavior makes the whole run lock-step."""
+    """Environments step while the trainer updates. ``false`` for any behavior makes the whole run lock-step: policy lag 0, equal credit."""
     agents: AgentNames = ()
-    """Agents of a PettingZoo world that have this behavior: names, or patterns such as adversary_*. Empty where all agents have the same one."""
+    """Agents of a PettingZoo world that have this behavior: names, or patterns such as ``adversary_*``; one text or a list. Empty where all agents
+    have the same one."""
     groups: AgentGroups = Field(default={})
     """Team-mates that share a reward, which the world gives in ``info["group_reward"]``: name of a group → names or patterns of its agents in one
-    world. A group of the same name in several behaviors is one group."""
+    world. A group of the same name in several behaviors is one group. See docs/multi-agent.md#groups."""
     team: Team = None
-    """Side of its agents in ``self_play``: a number, or pattern of agent names → number. ``null``: each agent is a side of its own, or each
-    behavior where there are several."""
+    """Side of its agents in self-play: a number, or a mapping of names or patterns to numbers. ``null``: each agent is a side of its own, or each
+    behavior where several have ``self_play``."""
     self_play: SelfPlaySettings | None = None
     """Learn against frozen earlier policies, in worlds of several teams; ``null`` learns against whoever acts in the others."""
 
@@ -313,7 +314,7 @@ class PPOSettings(BehaviorSettings):
     """A behavior trained by proximal policy optimisation."""
 
     trainer_type: Literal["ppo"] = "ppo"
-    """The algorithm."""
+    """The algorithm: ``ppo``, ``sac``, ``bc``, or a trainer of your own (see docs/extending.md#a-trainer). It decides which ``hyperparameters`` there are; ``bc`` has other keys."""
     hyperparameters: PPOHyperparameters = PPOHyperparameters()
     """What the algorithm is tuned by."""
 
@@ -355,7 +356,7 @@ class BCSettings(Settings):
     trainer_type: Literal["bc"] = "bc"
     """The algorithm."""
     demo_path: Text
-    """Demonstrations: a file, a folder of them, or ``minari:dataset-id`` (see docs/demonstrations.md)."""
+    """Demonstrations: a file, a folder of them, or ``minari:dataset-id``, relative to the YAML file; see docs/demonstrations.md."""
     hyperparameters: BCHyperparameters = BCHyperparameters()
     """What the algorithm is tuned by."""
     network_settings: NetworkSettings = NetworkSettings()

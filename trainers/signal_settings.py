@@ -41,7 +41,7 @@ class SignalSettings(Settings):
     strength: NonNegativeFloat = 1.0
     """Multiplier on the reward."""
     gamma: Annotated[Number, Field(gt=0.0, le=1.0)] = 0.99
-    """Discount per agent step."""
+    """Discount γ per agent step."""
 
 
 class ExtrinsicSettings(SignalSettings):
@@ -56,7 +56,7 @@ class ModelSignalSettings(SignalSettings):
     learning_rate: NonNegativeFloat = 3e-4
     """Step size of Adam."""
     num_epoch: PositiveInt | None = None
-    """ppo: passes of its models over the buffer of each update; ``null`` makes as many as the policy."""
+    """Of ``ppo``: passes of its models over the buffer of each update; ``null`` makes as many as the policy."""
 
 
 class CuriositySettings(ModelSignalSettings):
@@ -80,7 +80,8 @@ class GAILSettings(ModelSignalSettings):
     use_vail: Flag = False
     """The discriminator sees observations through a variational bottleneck (Peng et al. 2019, https://arxiv.org/abs/1810.00821)."""
     end_aware: Flag = False
-    """Ends of episodes are judged too, so that their length is imitated; without it longer episodes always pay."""
+    """Ends of episodes are judged too, so that their length is imitated; needs ``gamma`` below 1. Without it longer episodes always
+    pay."""
 
     @model_validator(mode="after")
     def _ends_need_a_discount(self) -> GAILSettings:
@@ -95,7 +96,7 @@ class OwnSignalSettings(SignalSettings):
     """A signal of your own (see docs/extending.md)."""
 
     signal: Text
-    """The class, as module:Class or by the name that an installed package gives it."""
+    """The class, as ``module:Class`` or by the name that an installed package gives it."""
     kwargs: dict[str, Any] = {}
     """Its arguments besides the behavior's spec, passed on unchanged."""
 

@@ -12,21 +12,22 @@ from typing import get_args
 
 import pytest
 
+sys.path[:0] = [str(Path(__file__).resolve().parents[2] / "scripts")]
+
+import settings_tables
+from settings_tables import MLAGENTS, SECTIONS, is_section
+
 from raytrain.cli import COMMANDS
 from raytrain.config import load_config
-from raytrain.evaluation_settings import EvaluationSettings
-from raytrain.parameter_settings import CriteriaSettings, LessonSettings, ParameterSettings, SamplerParameters, SamplerSettings
-from raytrain.settings import CheckpointSettings, DistributedSettings, EnvSettings, RunConfig, StopSettings
+from raytrain.migrate_keys import BEHAVIOR, MEMORY, NETWORK
+from raytrain.migrate_keys import PPO as PPO_KEYS
+from raytrain.migrate_keys import SAC as SAC_KEYS
+from raytrain.settings import RunConfig
 from raytrain.suggest import NOT_AVAILABLE
-from raytrain.writer_settings import WriterSettings
-from raytrain.yaml_source import parse_value, parse_yaml
+from raytrain.yaml_source import parse_value
 from trainers.architecture import SMALLEST_SIDE
-from trainers.bc_settings import BCHyperparameters
-from trainers.own_settings import OwnHyperparameters
-from trainers.self_play_settings import SelfPlaySettings
 from trainers.setting_types import Settings
 from trainers.settings import (
-    BCSettings,
     BehaviorSettings,
     MemorySettings,
     NetworkSettings,
@@ -34,21 +35,9 @@ from trainers.settings import (
     OwnTrainerSettings,
     PPOHyperparameters,
     PPOSettings,
-    SACHyperparameters,
     SACSettings,
 )
-from trainers.signal_settings import (
-    BehavioralCloningSettings,
-    CuriositySettings,
-    ExtrinsicSettings,
-    GAILSettings,
-    ModelSignalSettings,
-    OwnSignalSettings,
-    RewardSignals,
-    RNDSettings,
-    SignalNetwork,
-    SignalSettings,
-)
+from trainers.signal_settings import ExtrinsicSettings, ModelSignalSettings, SignalSettings
 
 REPOSITORY = Path(__file__).parents[2]
 DOCS = REPOSITORY / "docs"
@@ -56,45 +45,6 @@ PAGES = [REPOSITORY / "README.md", *sorted(DOCS.glob("*.md"))]
 CONFIGURATION = (DOCS / "configuration.md").read_text(encoding="utf-8")
 PPO = (DOCS / "ppo.md").read_text(encoding="utf-8")
 SPACES = (DOCS / "spaces.md").read_text(encoding="utf-8")
-
-SECTIONS = {
-    "At the top": RunConfig,
-    "`behaviors` and `default_settings`": PPOSettings,
-    "`hyperparameters` of `ppo`": PPOHyperparameters,
-    "`hyperparameters` of `sac`": SACHyperparameters,
-    "`hyperparameters` of a trainer of your own": OwnHyperparameters,
-    "A behavior of `bc`": BCSettings,
-    "`hyperparameters` of `bc`": BCHyperparameters,
-    "`network_settings`": NetworkSettings,
-    "`memory`": MemorySettings,
-    "`observations`": ObservationSettings,
-    "`reward_signals`": RewardSignals,
-    "`extrinsic`": ExtrinsicSettings,
-    "`curiosity`": CuriositySettings,
-    "`rnd`": RNDSettings,
-    "`gail`": GAILSettings,
-    "`own`": OwnSignalSettings,
-    "`network_settings` of a signal": SignalNetwork,
-    "`behavioral_cloning`": BehavioralCloningSettings,
-    "`self_play`": SelfPlaySettings,
-    "`environment_parameters`": ParameterSettings,
-    "`sampler_parameters`": SamplerParameters,
-    "Lessons of a curriculum": LessonSettings,
-    "`value` of a lesson": SamplerSettings,
-    "`completion_criteria`": CriteriaSettings,
-    "`env_settings`": EnvSettings,
-    "`distributed`": DistributedSettings,
-    "`checkpoint_settings`": CheckpointSettings,
-    "`stop`": StopSettings,
-    "`evaluation`": EvaluationSettings,
-    "`writers`": WriterSettings,
-}
-"""Heading in docs/configuration.md -> the model whose keys stand below it."""
-
-
-def fenced(page: Path, language: str) -> list[str]:
-    """The code blocks of a page in one language."""
-    return re.findall(rf"^ *```{language}\n(.*?)^ *```", page.read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE)
 
 
 def below(text: str, heading: str) -> str:
@@ -115,11 +65,6 @@ def anchors(page: Path) -> set[str]:
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
 
-def is_section(name: str, model: type[Settings]) -> bool:
-    """Whether a key holds a section, which has a heading of its own instead of a row."""
-    return name in ("behaviors", "default_settings", "environment_parameters") or isinstance(model.model_fields[name].default, Settings)
-
-
 @pytest.mark.parametrize(("heading", "model"), SECTIONS.items(), ids=[model.__name__ for model in SECTIONS.values()])
 def test_every_key_is_documented_with_its_default(heading, model):
     rows = table(below(CONFIGURATION, heading))
@@ -131,6 +76,22 @@ def test_every_key_is_documented_with_its_default(heading, model):
         field = model.model_fields[name]
         expected = list(field.default) if isinstance(field.default, tuple) else field.default
         assert default == "required" if field.is_required() else parse_value(default) == expected, name
+
+
+def test_the_tables_of_keys_are_those_of_the_models():
+    """Written by `python scripts/settings_tables.py`: defaults, values and meanings stand in the models only."""
+    assert settings_tables.page(CONFIGURATION) == CONFIGURATION
+
+
+def test_every_key_has_a_meaning():
+    missing = [(model.__name__, name) for model in SECTIONS.values() for name, field in model.model_fields.items() if not (field.description or "").strip(".")]
+    assert missing == []
+
+
+def test_what_is_said_of_ml_agents_is_said_of_keys_that_are_there():
+    names = {model: set(keys) for model, keys in MLAGENTS.items()}
+    of_migrate = {*BEHAVIOR, *PPO_KEYS, *SAC_KEYS, *NETWORK, *MEMORY, "extrinsic"}  # these lists hold keys that have no place here, too
+    assert [(model.__name__, key) for model, keys in names.items() for key in keys - set(model.model_fields) - of_migrate] == []
 
 
 def types_in(annotation):
@@ -182,29 +143,6 @@ def test_every_key_that_is_refused_by_name_is_documented():
     page = (DOCS / "migration.md").read_text(encoding="utf-8")
     missing = [key for key in NOT_AVAILABLE if f"`{key}`" not in page and f"`trainer_type: {key}`" not in page]
     assert missing == []
-
-
-YAML_BLOCKS = [(page.name, block) for page in PAGES for block in fenced(page, "yaml")]
-
-
-@pytest.mark.parametrize(("page", "block"), YAML_BLOCKS, ids=[f"{page}-{i}" for i, (page, _) in enumerate(YAML_BLOCKS)])
-def test_yaml_blocks_load(tmp_path, page, block):
-    """One with an ``env:`` key is a whole configuration; the others are parts and only have to be YAML."""
-    data = parse_yaml(block, page)[0].data
-    if isinstance(data, dict) and "env" in data:
-        path = tmp_path / "block.yaml"
-        path.write_text(block, encoding="utf-8")
-        load_config(path)
-
-
-def test_there_are_yaml_blocks_to_load():
-    assert sum("env:" in block for _, block in YAML_BLOCKS) >= 3
-
-
-@pytest.mark.parametrize("page", PAGES, ids=[page.name for page in PAGES])
-def test_python_blocks_are_python(page):
-    for block in fenced(page, "python"):
-        compile(block, page.name, "exec")
 
 
 @pytest.mark.parametrize("page", PAGES, ids=[page.name for page in PAGES])
