@@ -18,6 +18,7 @@ ONNX = ["onnxruntime>=1.14", "onnx>=1.14"]  # faster acting on images
 REMOTE = ["fsspec>=2024.2"]  # results_dir as a URI; each kind of place has a package besides: s3fs, gcsfs, adlfs
 PLOTS = ["matplotlib>=3.8", "plotext>=5.2,<6"]  # pictures, and curves in the terminal; plotext 6 has another interface
 VIDEO = ["moviepy>=1.0", "pygame-ce>=2.1"]  # raytrain play
+TUNE = ["ray[tune]>=2.49,<3"]  # raytrain tune: pyarrow and pandas come with it
 MINARI = ["minari[hdf5]>=0.5.3", "pillow>=10"]  # Minari reads images with Pillow without asking for it
 
 setup(
@@ -30,6 +31,6 @@ setup(
     python_requires=">=3.11",
     packages=["raytrain", "raytrain.actors", "raytrain.cluster", "trainers", "envs"],
     install_requires=REQUIREMENTS,
-    extras_require={**ENVS, "minari": MINARI, "onnx": ONNX, "remote": REMOTE, "plots": PLOTS, "video": VIDEO, "test": ["pytest>=8", "pytest-xdist>=3.6", "gymnasium[box2d]>=1.1", *ENVS["atari"], *ENVS["minigrid"], *ENVS["pettingzoo"], *MINARI, *ONNX, *REMOTE, *PLOTS, *VIDEO], "docs": ["matplotlib>=3.8"]},
+    extras_require={**ENVS, "minari": MINARI, "onnx": ONNX, "remote": REMOTE, "plots": PLOTS, "video": VIDEO, "tune": TUNE, "test": ["pytest>=8", "pytest-xdist>=3.6", "gymnasium[box2d]>=1.1", *ENVS["atari"], *ENVS["minigrid"], *ENVS["pettingzoo"], *MINARI, *ONNX, *REMOTE, *PLOTS, *VIDEO, *TUNE], "docs": ["matplotlib>=3.8"]},
     entry_points={"console_scripts": ["raytrain = raytrain.cli:main"]},
 )
