@@ -10,7 +10,7 @@ from typing import Any, get_args, get_origin
 from pydantic import BaseModel, ValidationError
 
 from raytrain.config import load_config, read_document
-from raytrain.config_problems import did_you_mean, translate
+from raytrain.config_problems import clashing, did_you_mean, translate
 from raytrain.errors import ConfigError, Problem
 from raytrain.remote import is_uri, run_address
 from raytrain.settings import RunConfig
@@ -146,7 +146,7 @@ def _problem(found: Mapping[str, Any], document: Document) -> Problem:
     if found["type"] == "model_type" and keys[:1] == ("parameters",):
         message = f"expected how it is drawn, such as {{grid: [1, 2]}} or {{loguniform: [1e-4, 1e-2]}}, received {found['input']!r}"
         return document.problem(keys, found["input"], message)
-    return translate(found, keys, document)
+    return translate(found, (clashing(keys, found) or [keys])[0], document)
 
 
 def _keys_at(path: KeyPath, data: Any) -> list[str]:

@@ -15,7 +15,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
 from raytrain.config_text import to_yaml
 from raytrain.errors import RunFolderError
@@ -109,7 +109,7 @@ class SweepFolder:
         except (OSError, KeyError, TypeError, json.JSONDecodeError) as error:
             raise RunFolderError(f"Cannot read {path / RECORD} ({type(error).__name__}: {error}).") from error
 
-    def __enter__(self) -> SweepFolder:
+    def __enter__(self) -> Self:
         """Make the folder if it is new, and keep others out of it.
 
         Raises:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from math import isfinite
 from typing import Annotated, Any, Literal
 
-from pydantic import Discriminator, Field, PrivateAttr, Strict, Tag, model_validator
+from pydantic import Discriminator, Field, PrivateAttr, Strict, Tag, field_validator, model_validator
 from pydantic_core import PydanticCustomError
 
 from raytrain.stats import CUMULATIVE_REWARD
@@ -74,7 +74,7 @@ class DrawSettings(Settings):
         if self.way.startswith("q"):
             step = getattr(self, self.way)[2]
             value = round(value / step) * step
-        return int(round(value)) if self.way.endswith("randint") else value
+        return round(value) if self.way.endswith("randint") else value
 
 
 def _refused(message: str) -> PydanticCustomError:
@@ -192,8 +192,9 @@ class SweepSettings(Settings):
 
     _document: Document = PrivateAttr(default_factory=lambda: Document("the sweep", {}))
 
-    @model_validator(mode="after")
-    def _some_parameter(self) -> SweepSettings:
-        if not self.parameters:
-            raise PydanticCustomError("no_parameter", "expected at least one parameter below parameters, received none")
-        return self
+    @field_validator("parameters")
+    @classmethod
+    def _some_parameter(cls, parameters: dict[str, DrawSettings]) -> dict[str, DrawSettings]:
+        if not parameters:
+            raise PydanticCustomError("no_parameter", "expected at least one parameter, such as behaviors.NAME.hyperparameters.learning_rate: {grid: [1e-3, 1e-4]}")
+        return parameters

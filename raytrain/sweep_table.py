@@ -104,7 +104,7 @@ class SweepTable:
 
     def _parameters(self, trial: Trial) -> str:
         names = short_names(_paths(self._trials))
-        return ", ".join(f"{names[path]} {_value(value)}" for path, value in trial.parameters.items())
+        return ", ".join(f"{name} {_value(trial.parameters.get(path))}" for path, name in names.items())
 
     def _table(self) -> Table:
         table = Table(box=None, padding=(0, 2, 0, 0), header_style="bold", pad_edge=False)

@@ -13,7 +13,7 @@ from typing import Any
 from raytrain.checkpoint import CheckpointStore
 from raytrain.curves import read_curves
 from raytrain.errors import RunFolderError
-from raytrain.files import replace_file
+from raytrain.files import portable_name, replace_file
 from raytrain.live import LiveRun, start
 from raytrain.run_lock import read_holder
 from raytrain.stats import CUMULATIVE_REWARD, Summary
@@ -35,12 +35,12 @@ class TrialRun:
         name: of the trial.
         run: settings of the run, see `raytrain.sweep_file.Sweep.run`.
         settings: dotted path -> value over them: the parameters, and where the run is saved.
-        metric, behavior: what is reported, and whose; None for the only one.
+        metric, behavior: what is reported, and whose.
         save_every: agent steps between two checkpoints that others may go on from; None where nobody will.
     """
 
     def __init__(
-        self, sweep: Path, name: str, run: Mapping[str, Any], settings: Mapping[str, Any], metric: str, behavior: str | None = None,
+        self, sweep: Path, name: str, run: Mapping[str, Any], settings: Mapping[str, Any], metric: str, behavior: str,
         save_every: int | None = None,
     ) -> None:
         self.path, self._sweep, self._name, self._data, self._settings = sweep / name, sweep, name, run, dict(settings)
@@ -88,11 +88,11 @@ class TrialRun:
                 return found
 
     def _report_of(self, summary: Summary) -> dict[str, Any] | None:
-        if self._behavior not in (None, summary.behavior):
+        if summary.behavior != self._behavior:
             return None
         value = summary.values.get(self._metric)
         if value is None and self._metric.startswith("Evaluation/"):  # played beside training, so it is in no summary
-            value = self._newest_on_disk(summary.behavior)
+            value = self._last_on_disk().get("metric")
         if value is None:
             value = self._last.get("metric")
         if value is None:
@@ -101,11 +101,13 @@ class TrialRun:
         self._last = {"agent_steps": summary.step, "metric": float(value)}
         return dict(self._last)
 
-    def _newest_on_disk(self, behavior: str) -> float | None:
+    def _last_on_disk(self) -> dict[str, Any]:
+        """The last value of the metric that the run has written; empty without one."""
         try:
-            return next((float(curve.values[-1]) for curve in read_curves(self.path, self._metric) if curve.behavior == behavior), None)
-        except RunFolderError:  # none yet
-            return None
+            curve = next(curve for curve in read_curves(self.path, self._metric) if curve.behavior == portable_name(self._behavior))
+        except (RunFolderError, StopIteration):  # none yet
+            return {}
+        return {"agent_steps": int(curve.steps[-1]), "metric": float(curve.values[-1])}
 
     def _check_metric(self, summary: Summary) -> None:
         """A metric that does not exist would be waited for until the end."""
@@ -121,6 +123,8 @@ class TrialRun:
     def _end(self, state: str, reason: str = "") -> dict[str, Any]:
         if self._run is not None and not reason:
             self._log(self._run.log)
+        if not self._last:  # it had got there before the sweep was ended
+            self._last = self._last_on_disk()
         return {**self._last, "done": True, "ended": state, "reason": reason}
 
     @property

@@ -86,19 +86,18 @@ def _resumed(options: argparse.Namespace) -> SweepFolder:
         raise UsageError(f"Expected a sweep file or --resume, received {options.file} and --resume {options.resume}; a sweep goes on with the file it began with.")
     given = Path(options.resume).expanduser()
     folder = given if (given / RECORD).is_file() or len(given.parts) > 1 else Path(options.results_dir or "results").expanduser() / given
-    _tuning()
     return SweepFolder.load(folder)
 
 
 def _run(folder: SweepFolder, options: argparse.Namespace, console: Console) -> int:
-    from raytrain import cluster
-
-    tuning, sweep = _tuning(), folder.sweep
-    waiting = folder.to_run()
+    sweep, waiting = folder.sweep, folder.to_run()
     command = shlex.join([*program_words("tune"), "--resume", _shown(folder.path)])
     if not waiting:
         console.message(f"all {len(folder.trials)} trials of {_shown(folder.path)} have ended")
         return _end(folder, console, options.json, "", command)
+    tuning = _tuning()
+    from raytrain import cluster
+
     check_name_early(sweep.config)
     found = probe(sweep.config, (str(sweep.config.source_dir),))
     behavior = _behavior(sweep, found)
@@ -127,7 +126,7 @@ def _run(folder: SweepFolder, options: argparse.Namespace, console: Console) -> 
             with Interrupts(lambda: None, quit_at_once).handled() as interrupts:
                 ending = _ending(interrupts, sweep.settings.time_budget_s)
                 try:
-                    tuning.run_trials(folder, needs, max(one.max_steps for one in settings), min(one.summary_freq for one in settings), ending, table.update)
+                    tuning.run_trials(folder, behavior, needs, max(one.max_steps for one in settings), min(one.summary_freq for one in settings), ending, table.update)
                 finally:
                     table.close()
             return _end(folder, console, options.json, ending(), command)

@@ -10,6 +10,7 @@ import os
 import random
 import shutil
 import time
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import SimpleNamespace
@@ -18,11 +19,18 @@ from typing import Any
 import numpy as np
 import ray
 from ray import tune
-from ray.tune.schedulers import AsyncHyperBandScheduler, FIFOScheduler, MedianStoppingRule, PopulationBasedTraining, TrialScheduler
+from ray.tune.schedulers import (
+    AsyncHyperBandScheduler,
+    FIFOScheduler,
+    MedianStoppingRule,
+    PopulationBasedTraining,
+    TrialScheduler,
+)
 from ray.tune.search.variant_generator import generate_variants
 
 from raytrain.curves import read_curves
 from raytrain.errors import RunFolderError
+from raytrain.files import portable_name
 from raytrain.run_lock import read_holder
 from raytrain.sweep_folder import ENDED, TUNE, SweepFolder, Trial
 from raytrain.sweep_settings import DrawSettings, PbtSettings, SweepSettings
@@ -31,6 +39,7 @@ from raytrain.sweep_trial import TrialRun
 TIME, METRIC = "agent_steps", "metric"
 _HERE = 0.001  # of a node's own resource: enough to be on it
 _SETTLE_S = 60.0
+_SAVE_EVERY_S = 5.0
 _ENVIRONMENT = {
     "RAY_CHDIR_TO_TRIAL_DIR": "0",  # relative paths of a run are of where the sweep was started
     "RAY_AIR_NEW_OUTPUT": "0",
@@ -90,7 +99,7 @@ class Trainable(tune.Trainable):
 # -- schedulers --------------------------------------------------------------------------------------------------------
 
 
-def _scheduler(folder: SweepFolder, max_steps: int, summary_freq: int) -> TrialScheduler:
+def _scheduler(folder: SweepFolder, behavior: str, max_steps: int, summary_freq: int) -> TrialScheduler:
     """Ray Tune's own, told of the trials that had ended before."""
     settings = folder.sweep.settings
     of = settings.scheduler
@@ -108,7 +117,7 @@ def _scheduler(folder: SweepFolder, max_steps: int, summary_freq: int) -> TrialS
         return FIFOScheduler()
     for trial in folder.trials:
         if trial.state in ENDED:
-            _tell_again(made, folder, trial)
+            _tell_again(made, folder, trial, behavior)
     return made
 
 
@@ -134,15 +143,11 @@ def _population(settings: SweepSettings, of: PbtSettings, max_steps: int, summar
         require_attrs=False)
 
 
-def _tell_again(scheduler: TrialScheduler, folder: SweepFolder, trial: Trial) -> None:
+def _tell_again(scheduler: TrialScheduler, folder: SweepFolder, trial: Trial, behavior: str) -> None:
     """What a trial of an earlier start had reached, by its curve: so that later ones are compared with it, too."""
-    settings = folder.sweep.settings
     try:
-        curves = read_curves(folder.path / trial.name, settings.metric)
-    except RunFolderError:
-        return
-    curve = next((c for c in curves if settings.behavior in (None, c.behavior)), None)
-    if curve is None:
+        curve = next(c for c in read_curves(folder.path / trial.name, folder.sweep.settings.metric) if c.behavior == portable_name(behavior))
+    except (RunFolderError, StopIteration):
         return
     then = SimpleNamespace(trial_id=f"before-{trial.name}", status="RUNNING", is_finished=lambda: False)
     scheduler.on_trial_add(None, then)
@@ -152,7 +157,7 @@ def _tell_again(scheduler: TrialScheduler, folder: SweepFolder, trial: Trial) ->
     scheduler.on_trial_complete(_NOBODY, then, {TIME: int(curve.steps[-1]), METRIC: float(curve.values[-1])})
 
 
-_NOBODY = SimpleNamespace(get_live_trials=lambda: [], get_trials=lambda: [])
+_NOBODY = SimpleNamespace(get_live_trials=list, get_trials=list)
 
 
 # -- all of them -------------------------------------------------------------------------------------------------------
@@ -170,7 +175,7 @@ class _Watch(tune.Callback, tune.Stopper):
         self._folder, self._ending, self._changed = folder, ending, changed
         self._is_ending = False
         self._going: set[str] = set()
-        self._parameters = {trial.name: dict(trial.parameters) for trial in folder.trials}
+        self._saved_s = time.monotonic()
 
     def __reduce__(self) -> tuple[type, tuple[()]]:
         return tune.Callback, ()  # Ray Tune writes everything down to go on from; this here belongs to this process alone
@@ -189,6 +194,8 @@ class _Watch(tune.Callback, tune.Stopper):
 
     def on_step_end(self, iteration: int, trials: list[Any], **info: Any) -> None:
         self._changed()
+        if time.monotonic() - self._saved_s >= _SAVE_EVERY_S:
+            self._save()
         if trials and all(trial.is_finished() for trial in trials):
             self._let_save()
 
@@ -199,10 +206,12 @@ class _Watch(tune.Callback, tune.Stopper):
         one.state, one.reason = "running", ""
         now = {path: _plain(value) for path, value in trial.config["trial"]["parameters"].items()}
         if now != one.parameters:
-            one.changes.append({"from": trial.config["trial"]["name"], "agent_steps": trial.last_result.get(TIME, one.agent_steps), "parameters": now})
+            donor = trial.latest_checkpoint_result
+            steps = (donor.metrics or {}).get(TIME, one.agent_steps) if donor is not None else one.agent_steps
+            one.changes.append({"from": trial.config["trial"]["name"], "agent_steps": steps, "parameters": now})
             one.parameters = now
         trial.config["trial"]["name"] = name  # whom others will have it from
-        self._folder.save()
+        self._save()
 
     def on_trial_result(self, iteration: int, trials: list[Any], trial: Any, result: dict[str, Any], **info: Any) -> None:
         one = self._folder.trial(str(trial))
@@ -221,8 +230,12 @@ class _Watch(tune.Callback, tune.Stopper):
 
     def _gone(self, name: str) -> None:
         self._going.discard(name)
-        self._folder.save()
+        self._save()
         self._folder.write_results()
+
+    def _save(self) -> None:
+        self._saved_s = time.monotonic()
+        self._folder.save()
 
     def _let_save(self) -> None:
         """Ray Tune ends what is left after 5 s: runs that were stopped early may need longer for their last checkpoint."""
@@ -238,13 +251,14 @@ def _is_held(run: Path) -> bool:
 
 
 def run_trials(
-    folder: SweepFolder, needs: Mapping[str, Sequence[Mapping[str, float]]], max_steps: int, summary_freq: int, ending: Callable[[], str], changed: Callable[[], None],
+    folder: SweepFolder, behavior: str, needs: Mapping[str, Sequence[Mapping[str, float]]], max_steps: int, summary_freq: int, ending: Callable[[], str],
+    changed: Callable[[], None],
 ) -> None:
     """Run the trials that have not ended, until all have or the sweep is to end. The folder's trials tell how each ended.
 
     Args:
         needs: trial -> what each of its actors claims.
-        max_steps, summary_freq: of the behavior whose metric counts.
+        behavior, max_steps, summary_freq: whose metric counts, and what its settings say.
         ending: asked often; why the sweep should end, empty to go on.
         changed: called often.
     """
@@ -259,7 +273,7 @@ def run_trials(
     if settings.scheduler.type == "pbt":
         save_every = perturbation_interval(settings.scheduler, max_steps, summary_freq)
         more = {f"{place}.checkpoint_interval": save_every for place in _behaviors(sweep.run)}
-    given = {"folder": str(folder.path), "run": sweep.run, "settings": more, "metric": settings.metric, "behavior": settings.behavior, "save_every": save_every}
+    given = {"folder": str(folder.path), "run": sweep.run, "settings": more, "metric": settings.metric, "behavior": behavior, "save_every": save_every}
     each = {trial.name: folder.settings_of(trial) for trial in trials}  # by name, since population-based training copies what stands beside parameters
     points = [{"name": trial.name, "parameters": trial.parameters, "settings": each, "needs": [dict(one) for one in needs[trial.name]]} for trial in trials]
     watch, place = _Watch(folder, ending, changed), folder.path / TUNE
@@ -269,13 +283,15 @@ def run_trials(
         tune.with_resources(Trainable, lambda config: _place(here, config["trial"]["needs"])),
         param_space={"sweep": given, "trial": tune.grid_search(points)},
         tune_config=tune.TuneConfig(
-            scheduler=_scheduler(folder, max_steps, summary_freq), max_concurrent_trials=settings.max_concurrent_trials,
+            scheduler=_scheduler(folder, behavior, max_steps, summary_freq), max_concurrent_trials=settings.max_concurrent_trials,
             trial_name_creator=_name_of, trial_dirname_creator=_name_of),
         run_config=tune.RunConfig(
             name="trials", storage_path=str(place), stop=watch, callbacks=[watch], verbose=0, checkpoint_config=tune.CheckpointConfig(checkpoint_at_end=False)),
     )
     try:
-        tuner.fit()
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # advice for those who write trainables
+            tuner.fit()
     finally:
         shutil.rmtree(place, ignore_errors=True)
         for trial in trials:

@@ -85,8 +85,8 @@ def test_asha_stops_a_bad_trial_and_it_saves(private_ray, tmp_path):
 def test_a_population_copies_checkpoints_and_changes_parameters(private_ray, tmp_path):
     """The one with the higher entropy, which has learnt nothing, goes on from the other's checkpoint."""
     file = write_sweep(
-        tmp_path, max_steps=9000, summary_freq=1500, parameters={RATE: {"choice": [3e-3, 1e-9]}, "behaviors.CartPole.hyperparameters.lambd": {"uniform": [0.9, 1.0]}},
-        num_samples=2, metric="Policy/Entropy", mode="min", seed=2, scheduler={"type": "pbt", "perturbation_interval": 3000, "quantile_fraction": 0.5})
+        tmp_path, max_steps=9000, summary_freq=1500, parameters={RATE: {"grid": [3e-3, 1e-9]}, "behaviors.CartPole.hyperparameters.lambd": {"uniform": [0.9, 1.0]}},
+        metric="Policy/Entropy", mode="min", seed=2, scheduler={"type": "pbt", "perturbation_interval": 3000, "quantile_fraction": 0.5})
     assert tune(tmp_path, file, "--sweep-id", "pbt") == 0
     folder = tmp_path / "results" / "pbt"
     trials = SweepFolder.load(folder).trials
