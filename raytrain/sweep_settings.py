@@ -10,7 +10,7 @@ from pydantic_core import PydanticCustomError
 
 from raytrain.stats import CUMULATIVE_REWARD
 from raytrain.yaml_source import Document
-from trainers.setting_types import Number, PositiveFloat, PositiveInt, Settings, Text, Whole, contradiction
+from trainers.setting_types import Flag, Number, PositiveFloat, PositiveInt, Settings, Text, Whole, contradiction
 
 _FORMS = {
     "uniform": "[from, to]", "loguniform": "[from, to]", "quniform": "[from, to, step]", "qloguniform": "[from, to, step]", "randint": "[from, to]",
@@ -144,6 +144,8 @@ class PbtSettings(Settings):
     """Agent steps between two comparisons of a trial with the others; ``null`` is a tenth of the run's ``max_steps``."""
     burn_in_period: Annotated[int, Strict(), Field(ge=0), Whole] = 0
     """Agent steps before the first comparison."""
+    synch: Flag = False
+    """Let trials wait for each other at each comparison: each is then compared at the same agent steps, and starts anew from its checkpoint."""
     quantile_fraction: Annotated[Number, Field(gt=0.0, le=0.5)] = 0.25
     """Share of the trials that is replaced, and share that is copied."""
     resample_probability: Annotated[Number, Field(ge=0.0, le=1.0)] = 0.25

@@ -6,14 +6,15 @@ Of Ray Tune's own files nothing is ever read again: they are pickled. What is ne
 from __future__ import annotations
 
 import logging
+import math
 import os
 import random
 import shutil
 import time
 import warnings
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -110,7 +111,8 @@ def _scheduler(folder: SweepFolder, behavior: str, max_steps: int, summary_freq:
         made = AsyncHyperBandScheduler(**common, max_t=most, grace_period=min(first, most), reduction_factor=of.reduction_factor, brackets=of.brackets,
                                        stop_last_trials=False)  # a run ends by itself
     elif of.type == "median":
-        made = MedianStoppingRule(**common, grace_period=of.grace_period or max_steps // 10, min_samples_required=of.min_samples_required)
+        made = MedianStoppingRule(**common, grace_period=of.grace_period or max_steps // 10, min_samples_required=of.min_samples_required,
+                                 min_time_slice=math.inf)  # taking turns would cost a start for each summary
     elif of.type == "pbt":
         return _population(settings, of, max_steps, summary_freq)
     else:
@@ -140,7 +142,7 @@ def _population(settings: SweepSettings, of: PbtSettings, max_steps: int, summar
         time_attr=TIME, metric=METRIC, mode=settings.mode, perturbation_interval=perturbation_interval(of, max_steps, summary_freq),
         burn_in_period=of.burn_in_period, hyperparam_mutations={"trial": {"parameters": mutations}}, quantile_fraction=of.quantile_fraction,
         resample_probability=of.resample_probability, perturbation_factors=tuple(of.perturbation_factors), custom_explore_fn=within_ranges, log_config=False,
-        require_attrs=False)
+        require_attrs=False, synch=of.synch)
 
 
 def _tell_again(scheduler: TrialScheduler, folder: SweepFolder, trial: Trial, behavior: str) -> None:
@@ -149,15 +151,19 @@ def _tell_again(scheduler: TrialScheduler, folder: SweepFolder, trial: Trial, be
         curve = next(c for c in read_curves(folder.path / trial.name, folder.sweep.settings.metric) if c.behavior == portable_name(behavior))
     except (RunFolderError, StopIteration):
         return
-    then = SimpleNamespace(trial_id=f"before-{trial.name}", status="RUNNING", is_finished=lambda: False)
+    then = _Ended(f"before-{trial.name}")
     scheduler.on_trial_add(None, then)
-    for step, value in zip(curve.steps.tolist(), curve.values.tolist(), strict=True):
-        result = {TIME: step, METRIC: value}
-        scheduler.on_trial_result(_NOBODY, then, result)
-    scheduler.on_trial_complete(_NOBODY, then, {TIME: int(curve.steps[-1]), METRIC: float(curve.values[-1])})
+    results = [{TIME: step, METRIC: value} for step, value in zip(curve.steps.tolist(), curve.values.tolist(), strict=True)]
+    for result in results:
+        scheduler.on_trial_result(None, then, result)
+    scheduler.on_trial_complete(None, then, results[-1])
 
 
-_NOBODY = SimpleNamespace(get_live_trials=list, get_trials=list)
+@dataclass(frozen=True, eq=False)
+class _Ended:
+    """A trial of an earlier start, as far as a scheduler looks at it."""
+
+    trial_id: str
 
 
 # -- all of them -------------------------------------------------------------------------------------------------------
@@ -225,7 +231,8 @@ class _Watch(tune.Callback, tune.Stopper):
 
     def on_trial_error(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
         one = self._folder.trial(str(trial))
-        one.state, one.reason = "failed", "its process died"
+        lines = str(trial.get_error() or "").strip().splitlines()
+        one.state, one.reason = "failed", lines[-1].strip() if lines else "its process died"
         self._gone(str(trial))
 
     def _gone(self, name: str) -> None:

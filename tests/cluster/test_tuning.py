@@ -14,7 +14,8 @@ import yaml
 
 from raytrain.cli import main
 from raytrain.run_list import states_of
-from raytrain.sweep_folder import SweepFolder
+from raytrain.sweep_file import load_sweep
+from raytrain.sweep_folder import SweepFolder, Trial
 
 ROOT = Path(__file__).resolve().parents[2]
 RATE = "behaviors.CartPole.hyperparameters.learning_rate"
@@ -82,24 +83,44 @@ def test_asha_stops_a_bad_trial_and_it_saves(private_ray, tmp_path):
     assert json.loads((newest / "run.json").read_text())["run"]["agent_steps"] == status["agent_steps"] >= 6000
 
 
+SLOW = """
+import time
+import gymnasium as gym
+
+class CartPole(gym.Wrapper):
+    def step(self, action):
+        time.sleep(0.002)
+        return self.env.step(action)
+
+def make():
+    return CartPole(gym.make("CartPole-v1"))
+"""
+
+
 def test_a_population_copies_checkpoints_and_changes_parameters(private_ray, tmp_path):
-    """The one with the higher entropy, which has learnt nothing, goes on from the other's checkpoint."""
+    """The one with the higher entropy, which learns nothing, goes on from the other's checkpoint. Steps are slow, so that no run has ended before it is
+    compared; and trials wait for each other."""
+    rate, lambd = (f"behaviors.make.hyperparameters.{name}" for name in ("learning_rate", "lambd"))
     file = write_sweep(
-        tmp_path, max_steps=9000, summary_freq=1500, parameters={RATE: {"grid": [3e-3, 1e-9]}, "behaviors.CartPole.hyperparameters.lambd": {"uniform": [0.9, 1.0]}},
-        metric="Policy/Entropy", mode="min", seed=2, scheduler={"type": "pbt", "perturbation_interval": 3000, "quantile_fraction": 0.5})
+        tmp_path, max_steps=6000, summary_freq=1000, parameters={rate: {"grid": [3e-3, 1e-9]}, lambd: {"uniform": [0.9, 1.0]}}, metric="Policy/Entropy", mode="min",
+        seed=2, scheduler={"type": "pbt", "perturbation_interval": 2000, "quantile_fraction": 0.5, "synch": True})
+    run = yaml.safe_load((tmp_path / "run.yaml").read_text())
+    run |= {"env": "slow_pole:make", "behaviors": {"make": run["behaviors"]["CartPole"]}}
+    (tmp_path / "run.yaml").write_text(yaml.safe_dump(run))
+    (tmp_path / "slow_pole.py").write_text(SLOW)
     assert tune(tmp_path, file, "--sweep-id", "pbt") == 0
     folder = tmp_path / "results" / "pbt"
-    trials = SweepFolder.load(folder).trials
-    assert [trial.state for trial in trials] == ["finished", "finished"]
-    changed = next(trial for trial in trials if trial.changes)
-    last = changed.changes[-1]
-    assert last["from"] == next(trial.name for trial in trials if trial is not changed)
-    saved = yaml.safe_load((folder / changed.name / "configuration.yaml").read_text())["behaviors"]["CartPole"]["hyperparameters"]
-    assert {RATE: saved["learning_rate"], "behaviors.CartPole.hyperparameters.lambd": saved["lambd"]} == changed.parameters == last["parameters"]
+    first, second = SweepFolder.load(folder).trials
+    assert (first.state, second.state) == ("finished", "finished")
+    last = second.changes[-1]
+    assert last["from"] == "trial-0001" and last["agent_steps"] >= 2000
+    saved = yaml.safe_load((folder / second.name / "configuration.yaml").read_text())["behaviors"]["make"]["hyperparameters"]
+    assert {rate: saved["learning_rate"], lambd: saved["lambd"]} == second.parameters == last["parameters"]
     assert 0.9 <= saved["lambd"] <= 1.0
-    log = (folder / "logs" / f"{changed.name}.txt").read_text()
-    assert "resuming at" in log and "learning_rate" in log
-    assert steps_of(folder / changed.name) == sorted(set(steps_of(folder / changed.name)))
+    log = (folder / "logs" / f"{second.name}.txt").read_text()
+    assert "resuming at" in log and "behaviors.make.hyperparameters.lambd:" in log  # the setting before and now
+    steps = [int(row["step"]) for row in csv.DictReader((folder / second.name / "make" / "metrics.csv").open())]
+    assert steps == sorted(set(steps))
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL], ids=["ctrl-c", "kill"])
@@ -136,3 +157,23 @@ def test_a_sweep_that_was_ended_goes_on_without_what_had_ended(tmp_path, number)
     assert (folder / "trial-0001" / "status.json").stat().st_mtime_ns == untouched
     assert "resuming at" in (folder / "logs" / "trial-0002.txt").read_text()
     assert max(int(p.name) for p in (folder / "trial-0002" / "checkpoints").iterdir() if p.name.isdecimal()) > reached
+
+
+@pytest.mark.parametrize("kind", ["asha", "median"])
+def test_trials_that_had_ended_are_compared_with_after_a_resume(tmp_path, kind):
+    """Two that reached 10 and 20 at 1,000 agent steps: one that comes later goes on with 30 and is stopped with 1."""
+    from ray.tune.schedulers import TrialScheduler
+
+    from raytrain.cluster.tuning import METRIC, TIME, _Ended, _scheduler
+
+    more = {"reduction_factor": 2, "max_t": 4000} if kind == "asha" else {"min_samples_required": 2}
+    file = write_sweep(tmp_path, parameters={RATE: {"grid": [1e-3, 1e-4, 1e-5]}}, scheduler={"type": kind, "grace_period": 1000, **more})
+    folder = SweepFolder(tmp_path / "s", load_sweep(file), 1, [Trial("a", {}, state="finished"), Trial("b", {}, state="stopped early"), Trial("c", {})])
+    for name, value in (("a", 10.0), ("b", 20.0), ("c", 99.0)):
+        (folder.path / name / "CartPole").mkdir(parents=True)
+        (folder.path / name / "configuration.yaml").touch()
+        (folder.path / name / "CartPole" / "metrics.csv").write_text(f"step,elapsed_s,Environment/Cumulative Reward\n1000,1.0,{value}\n")
+    for value, expected in ((30.0, TrialScheduler.CONTINUE), (1.0, TrialScheduler.STOP)):
+        scheduler, late = _scheduler(folder, "CartPole", 4000, 500), _Ended("late")
+        scheduler.on_trial_add(None, late)
+        assert scheduler.on_trial_result(None, late, {TIME: 1000, METRIC: value}) == expected
