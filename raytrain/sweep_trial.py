@@ -12,7 +12,7 @@ from typing import Any
 
 from raytrain.checkpoint import CheckpointStore
 from raytrain.curves import read_curves
-from raytrain.errors import RunFolderError
+from raytrain.errors import ConfigError, RunFolderError
 from raytrain.files import portable_name, replace_file
 from raytrain.live import LiveRun, start
 from raytrain.run_lock import read_holder
@@ -37,14 +37,16 @@ class TrialRun:
         settings: dotted path -> value over them: the parameters, and where the run is saved.
         metric, behavior: what is reported, and whose.
         save_every: agent steps between two checkpoints that others may go on from; None where nobody will.
+        local: without Ray, in this process.
     """
 
     def __init__(
         self, sweep: Path, name: str, run: Mapping[str, Any], settings: Mapping[str, Any], metric: str, behavior: str,
-        save_every: int | None = None,
+        save_every: int | None = None, local: bool = False,
     ) -> None:
         self.path, self._sweep, self._name, self._data, self._settings = sweep / name, sweep, name, run, dict(settings)
         self._metric, self._behavior, self._save_every = metric, behavior, save_every
+        self._local = local
         self._summaries: queue.SimpleQueue[Summary] = queue.SimpleQueue()
         self._run: LiveRun | None = None
         self._last: dict[str, Any] = {}
@@ -64,11 +66,12 @@ class TrialRun:
         except Exception as error:  # noqa: BLE001 - one trial that fails is a row of the table; what it was stands in its log
             text = str(error).strip() or type(error).__name__
             self._log(text)
-            return self._end("failed", text.splitlines()[-1] if text.startswith("Traceback") else text.splitlines()[0])
+            reason = error.problems[0].text if isinstance(error, ConfigError) else text.splitlines()[-1 if text.startswith("Traceback") else 0]
+            return self._end("failed", reason)
 
     def _begin(self) -> None:
         self._wait_for_lock()
-        self._run = start(dict(self._data), beside=True, overrides=self._settings, on_summary=self._summaries.put, on_checkpoint=self._note_checkpoint)
+        self._run = start(dict(self._data), local=self._local, beside=True, overrides=self._settings, on_summary=self._summaries.put, on_checkpoint=self._note_checkpoint)
 
     def _next(self) -> dict[str, Any]:
         while True:

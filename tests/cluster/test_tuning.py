@@ -100,13 +100,12 @@ def make():
 def test_a_population_copies_checkpoints_and_changes_parameters(private_ray, tmp_path):
     """The one with the higher entropy, which learns nothing, goes on from the other's checkpoint. Steps are slow, so that no run has ended before it is
     compared; and trials wait for each other."""
-    rate, lambd = (f"behaviors.make.hyperparameters.{name}" for name in ("learning_rate", "lambd"))
+    rate, lambd = (f"behaviors.CartPole.hyperparameters.{name}" for name in ("learning_rate", "lambd"))
     file = write_sweep(
         tmp_path, max_steps=6000, summary_freq=1000, parameters={rate: {"grid": [3e-3, 1e-9]}, lambd: {"uniform": [0.9, 1.0]}}, metric="Policy/Entropy", mode="min",
         seed=2, scheduler={"type": "pbt", "perturbation_interval": 2000, "quantile_fraction": 0.5, "synch": True})
     run = yaml.safe_load((tmp_path / "run.yaml").read_text())
-    run |= {"env": "slow_pole:make", "behaviors": {"make": run["behaviors"]["CartPole"]}}
-    (tmp_path / "run.yaml").write_text(yaml.safe_dump(run))
+    (tmp_path / "run.yaml").write_text(yaml.safe_dump({**run, "env": "slow_pole:make"}))
     (tmp_path / "slow_pole.py").write_text(SLOW)
     assert tune(tmp_path, file, "--sweep-id", "pbt") == 0
     folder = tmp_path / "results" / "pbt"
@@ -114,12 +113,12 @@ def test_a_population_copies_checkpoints_and_changes_parameters(private_ray, tmp
     assert (first.state, second.state) == ("finished", "finished")
     last = second.changes[-1]
     assert last["from"] == "trial-0001" and last["agent_steps"] >= 2000
-    saved = yaml.safe_load((folder / second.name / "configuration.yaml").read_text())["behaviors"]["make"]["hyperparameters"]
+    saved = yaml.safe_load((folder / second.name / "configuration.yaml").read_text())["behaviors"]["CartPole"]["hyperparameters"]
     assert {rate: saved["learning_rate"], lambd: saved["lambd"]} == second.parameters == last["parameters"]
     assert 0.9 <= saved["lambd"] <= 1.0
     log = (folder / "logs" / f"{second.name}.txt").read_text()
-    assert "resuming at" in log and "behaviors.make.hyperparameters.lambd:" in log  # the setting before and now
-    steps = [int(row["step"]) for row in csv.DictReader((folder / second.name / "make" / "metrics.csv").open())]
+    assert "resuming at" in log and "behaviors.CartPole.hyperparameters.lambd:" in log  # the setting before and now
+    steps = steps_of(folder / second.name)
     assert steps == sorted(set(steps))
 
 
