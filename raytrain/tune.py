@@ -17,7 +17,7 @@ import numpy as np
 
 from envs.specs import EnvProbe
 from raytrain.checks import check_name_early, probe
-from raytrain.command_train import program_words
+from raytrain.command_train import UsageError, program_words
 from raytrain.config import check_behaviors
 from raytrain.console import Console
 from raytrain.errors import ClusterError, ConfigError, RunFault, RunFolderError
@@ -33,10 +33,6 @@ from raytrain.sweep_folder import RECORD, SweepFolder, Trial, best_of, report
 from raytrain.sweep_table import SweepTable, columns_of, rows_of
 
 _INSTALL = "Expected Ray Tune, which is not installed ({error}); pip install 'raytrain[tune]'."
-
-
-class UsageError(ValueError):
-    """A command line that makes no sense."""
 
 
 def run_command(options: argparse.Namespace) -> int:
