@@ -11,7 +11,8 @@ import sys
 from collections.abc import Sequence
 from importlib import import_module
 
-COMMANDS = ("train", "resume", "evaluate", "play", "list", "compare", "export", "check-env", "record", "migrate", "scale", "schema", "completion")
+COMMANDS = (
+    "train", "resume", "evaluate", "play", "list", "compare", "tune", "export", "check-env", "record", "migrate", "scale", "schema", "completion")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

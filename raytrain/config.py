@@ -126,8 +126,12 @@ def _unknown_in_criteria(config: RunConfig, names: list[str]) -> list[Problem]:
     return problems
 
 
-def read_document(source: str | Path | Mapping[str, Any]) -> tuple[Document, list[Problem]]:
-    """The document of a file or dict, and what is wrong with its text."""
+def read_document(source: str | Path | Mapping[str, Any], such_as: str = "env and behaviors") -> tuple[Document, list[Problem]]:
+    """The document of a file or dict, and what is wrong with its text.
+
+    Args:
+        such_as: keys that such a file has, for messages.
+    """
     if isinstance(source, Mapping):
         return Document("the configuration", unshared(source)), []
     path = Path(source)
@@ -143,7 +147,7 @@ def read_document(source: str | Path | Mapping[str, Any]) -> tuple[Document, lis
     document, problems = parse_yaml(text, str(path))
     if not isinstance(document.data, dict):
         what = "an empty file" if document.data is None else describe(document.data)
-        message = f"expected keys such as env and behaviors, received {what}"
+        message = f"expected keys such as {such_as}, received {what}"
         raise ConfigError([Problem("", None, document.data, message, source=path.name)], str(path))
     return document, problems
 

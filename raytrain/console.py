@@ -15,6 +15,7 @@ from typing import Any, TextIO
 from rich.columns import Columns
 from rich.console import Console as RichConsole
 from rich.console import Group, RenderableType
+from rich.live import Live
 from rich.padding import Padding
 from rich.progress import BarColumn, Progress, ProgressColumn, Task, TaskID, TextColumn
 from rich.table import Column, Table
@@ -65,6 +66,7 @@ class Console:
         error_file: where `error` prints; None is ``sys.stderr``.
         clock: seconds, monotonic.
         environ: where ``NO_COLOR`` and ``TERM`` are looked up.
+        quiet: print errors only, since standard output belongs to a program.
 
     Attributes:
         silence: when `waiting` speaks; whatever is printed or drawn here counts as output, and so should what others print.
@@ -73,9 +75,10 @@ class Console:
 
     def __init__(
         self, file: TextIO | None = None, error_file: TextIO | None = None, clock: Callable[[], float] = time.monotonic,
-        environ: Mapping[str, str] = os.environ,
+        environ: Mapping[str, str] = os.environ, quiet: bool = False,
     ) -> None:
         stream = file or sys.stdout
+        self._quiet = quiet
         self._encoding = getattr(stream, "encoding", None) or "utf-8"
         is_utf = self._encoding.lower().startswith("utf")
         self.is_plain = not (stream.isatty() and is_utf) or bool(environ.get("NO_COLOR")) or environ.get("TERM") in ("dumb", "unknown")
@@ -146,6 +149,10 @@ class Console:
         for row in rows:
             table.add_row(*map(Text, row))
         self._say(table)
+
+    def live(self) -> Live:
+        """Something that is drawn anew at the bottom, and taken away at the end; not for a plain console."""
+        return Live(console=self._out, transient=True, auto_refresh=False)
 
     def waiting(self, what: str, since_s: float | None = None, at_most_s: float = float("inf")) -> None:
         """Say what is waited for and for how long, when it was silent for too long. Call it on every turn.
@@ -236,6 +243,8 @@ class Console:
 
     def _say(self, what: RenderableType, copyable: bool = False) -> None:
         """Print; `copyable` leaves wrapping to the terminal, so that a long command is copied in one piece."""
+        if self._quiet:
+            return
         if self.is_plain:
             with self._out.capture() as captured:
                 self._out.print(what, markup=False, highlight=False)

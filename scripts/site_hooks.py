@@ -13,7 +13,7 @@ from typing import Any
 from mkdocs.structure.files import File, Files
 
 ROOT = Path(__file__).resolve().parent.parent
-FOLDERS = {"ppo": "PPO", "sac": "SAC", "bc": "Behavioural cloning", "cluster": "Clusters", "benchmarks": "Benchmarks"}
+FOLDERS = {"ppo": "PPO", "sac": "SAC", "bc": "Behavioural cloning", "tune": "Sweeps", "cluster": "Clusters", "benchmarks": "Benchmarks"}
 """Folder of yaml/ → title of its page."""
 
 

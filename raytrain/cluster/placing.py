@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ray._private.state import state as ray_state
+from ray.util import get_current_placement_group
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from raytrain.backends import trainer_name
@@ -36,7 +37,8 @@ class Placement:
         self._settings = settings
         self._demands = {demand.name: demand for demand in demands_of(plans, settings)}
         nodes = live_nodes()
-        self._is_spread = len(nodes) > 1
+        self._has_places = get_current_placement_group() is not None  # a trial of a sweep: all that it claims is there already
+        self._is_spread = len(nodes) > 1 and not self._has_places
         self._chosen = trainer_nodes(list(self._demands.values()), nodes) if self._is_spread else {}
         self._has_gpus = any(node.resources.get("GPU") for node in nodes)
         self._asked_s, self._text = time.monotonic(), ""  # the first moments are no wait
@@ -75,7 +77,7 @@ class Placement:
 
     def missing(self, actors: Mapping[str, Any]) -> str:
         """What those of `actors` that Ray has not placed wait for; looked up every few seconds only."""
-        if time.monotonic() - self._asked_s >= _ASK_EVERY_S:
+        if not self._has_places and time.monotonic() - self._asked_s >= _ASK_EVERY_S:
             nodes = live_nodes()
             pending = [self._demands[name] for name, actor in actors.items() if name in self._demands and is_pending(actor)]
             # One that has its place is pending, too, while its process starts; but then that is not for want of anything.

@@ -172,7 +172,7 @@ def test_this_module_loads_neither_ray_nor_tensorflow():
     assert done.stdout.strip() == "[]"
 
 
-@pytest.mark.parametrize("command", ["evaluate", "play", "resume", "list", "compare", "check-env", "completion"])
+@pytest.mark.parametrize("command", ["evaluate", "play", "resume", "list", "compare", "tune", "check-env", "completion"])
 def test_every_option_of_the_commands_is_documented(command):
     page = (DOCS / "commands.md").read_text(encoding="utf-8")
     parser = argparse.ArgumentParser(add_help=False)

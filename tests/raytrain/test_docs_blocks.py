@@ -8,16 +8,19 @@ import shlex
 import shutil
 import sys
 import time
+import tomllib
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import raytrain
-from raytrain.cli import _parser, main
+from envs.own_code import NETWORK, SAMPLER, SIGNAL, TRAINER, WRITER
+from raytrain.cli import main, make_parser
 from raytrain.config import load_config
 from raytrain.errors import ConfigError
 from raytrain.settings import RunConfig
+from raytrain.sweep_file import load_sweep
 from raytrain.yaml_source import parse_yaml
 from tests.raytrain.docs_blocks import BLOCKS, NOT_RUN, REPOSITORY, Block, commands, of, reason
 from trainers.settings import PPOSettings
@@ -34,7 +37,7 @@ RUN = [(block, command) for block, command in COMMANDS if reason(command) is Non
 
 def test_no_block_falls_through():
     """A language is checked, or it is one of what is only shown; what is only shown has no command or Python in it."""
-    assert {block.language for block in BLOCKS} <= {"bash", "python", "yaml", "json"} | SHOWN
+    assert {block.language for block in BLOCKS} <= {"bash", "python", "yaml", "json", "toml"} | SHOWN
     shown = [block for block in BLOCKS if block.language in SHOWN]
     assert [block.name for block in shown if re.search(r"^ *(raytrain [a-z]|\$ |pip |import |from \w+ import)", block.text, re.MULTILINE)] == []
     assert min(len(of(language)) for language in ("bash", "python", "yaml")) >= 10
@@ -45,7 +48,7 @@ def test_commands_are_ones_that_there_are(block: Block, command: str):
     """Options and arguments exist, and so do the files of the repository that are named; anything else says why it is not run."""
     words = shlex.split(command)
     if words[0] == "raytrain":
-        _parser().parse_args(words[1:])
+        make_parser().parse_args(words[1:])
     else:
         assert reason(command), f"{block.name}: {command} is neither run nor in NOT_RUN"
     for word in words:
@@ -62,11 +65,22 @@ def test_json_is_json(block: Block):
     json.loads(block.text)
 
 
-@pytest.mark.parametrize("block", of("yaml"), ids=lambda block: block.name)
+@pytest.mark.parametrize("block", of("toml"), ids=lambda block: block.name)
+def test_toml_names_groups_that_there_are(block: Block):
+    groups = tomllib.loads(block.text)["project"]["entry-points"]
+    assert groups.keys() <= {kind.group for kind in (TRAINER, SIGNAL, NETWORK, SAMPLER, WRITER)}
+
+
+@pytest.mark.parametrize("block", [block for block in of("yaml") if block.name != "trackers-1"], ids=lambda block: block.name)
 def test_yaml_is_a_configuration_or_a_part_of_one(block: Block, tmp_path: Path):
-    """A part is put where its keys belong; whatever is then wrong with it is an error."""
+    """A part is put where its keys belong; whatever is then wrong with it is an error. trackers-1 is a file of Prometheus."""
     data = parse_yaml(block.text, block.page)[0].data
     if data is None:  # a comment alone
+        return
+    if "parameters" in data:  # a sweep
+        path = tmp_path / "sweep.json"
+        path.write_text(json.dumps({**data, "config": str(REPOSITORY / "yaml" / "tune" / data["config"])}), encoding="utf-8")
+        load_sweep(path)
         return
     if not set(data) & set(RunConfig.model_fields):
         assert set(data) <= set(PPOSettings.model_fields), f"{block.name} belongs neither at the top nor in a behavior"
