@@ -11,7 +11,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from raytrain.config_problems import clashing, contains, describe, did_you_mean, location, origin, translate, unknown_trainer_type
+from raytrain.config_problems import clashing, contains, describe, did_you_mean, joined, location, origin, translate, unknown_trainer_type
 from raytrain.config_text import json_schema, summary_rows, to_yaml
 from raytrain.errors import ConfigError, Problem
 from raytrain.migrate import era_of, migrate
@@ -241,7 +241,7 @@ def _validate(document: Document) -> tuple[RunConfig | None, list[Problem]]:
             config = RunConfig.model_validate(data)
             return (None if refused else config), list(problems.values())
         except ValidationError as error:
-            errors = error.errors(include_url=False)
+            errors = joined(error.errors(include_url=False))
         # From the second time on, only rules between fields are news, and only those between fields that were not taken out.
         first, taken_out = not refused, set(refused)
         removed = False

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from envs.own_code import TRAINER, installed_names
@@ -46,6 +46,19 @@ def location(found: Mapping[str, Any]) -> KeyPath:
     if found["type"] == "invalid_key":
         keys[-1] = found["input"]
     return tuple(keys)
+
+
+def joined(errors: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """pydantic's errors, with those of a value that may be of several kinds as one: it tells one for each kind, below a key that no file has."""
+    found: dict[Any, list[Mapping[str, Any]]] = {}
+    for number, error in enumerate(errors):
+        is_kind = error["type"] in _EXPECTED and isinstance(error["loc"][-1], str) and "[" in error["loc"][-1] and error["loc"][-1] != "[key]"
+        found.setdefault(error["loc"][:-1] if is_kind else number, []).append(error)
+    return [
+        {**parts[0], "type": "literal_error", "loc": place, "ctx": {"expected": " or ".join(_EXPECTED[one["type"]].format(**one.get("ctx", {})) for one in parts)}}
+        if isinstance(place, tuple) else parts[0]
+        for place, parts in found.items()
+    ]
 
 
 def clashing(path: KeyPath, found: Mapping[str, Any]) -> list[KeyPath]:

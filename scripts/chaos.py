@@ -6,6 +6,7 @@
 ``memory``      memory, open files and spilled bytes over a long CartPole run
 ``corrupt``     damaged copies of the checkpoints of a finished run: each must be noticed, fallen back from and told
 ``scaling``     slow environments in more and more env managers
+``simulate``    the queue and mailbox of a trainer under up to a thousand env managers of which only the calls are real
 
 Each makes its own Ray and ends only processes that it started. Figures gather in the JSON file under the name of the command.
 """
@@ -22,7 +23,7 @@ from pathlib import Path
 sys.path[:0] = [str(Path(__file__).resolve().parent), str(Path(__file__).resolve().parent.parent)]
 
 import machine
-from chaos_runs import corrupt, interrupts, kills, memory, scaling
+from chaos_runs import corrupt, fakes, interrupts, kills, memory, scaling
 from chaos_runs.tables import Row, table
 from rich.console import Console
 
@@ -50,10 +51,15 @@ def parse(words: Sequence[str] | None = None) -> argparse.Namespace:
     scale.add_argument("--num-envs", type=int, default=16, metavar="N", help="of each env manager (default: %(default)s)")
     scale.add_argument("--step-s", type=float, default=0.01, metavar="S", help="of an environment (default: %(default)s)")
     scale.add_argument("--seconds", type=float, default=60.0, metavar="S", help="of each run, its start left out (default: %(default)s)")
+    simulate = commands.add_parser("simulate")
+    simulate.add_argument("--managers", type=int, nargs="+", default=[10, 100, 300, 1000], metavar="N", help="(default: 10, 100, 300, 1000)")
+    simulate.add_argument("--rows", type=int, default=1024, metavar="N", help="agent steps of an item (default: %(default)s)")
+    simulate.add_argument("--period-s", type=float, default=10.0, metavar="S", help="between two items of an env manager (default: %(default)s)")
+    simulate.add_argument("--seconds", type=float, default=30.0, metavar="S", help="of each measurement (default: %(default)s)")
     damage = commands.add_parser("corrupt")
     damage.add_argument("run", type=Path, help="folder of a finished run with at least two checkpoints")
     damage.add_argument("--variants", type=int, default=200, metavar="N", help="(default: %(default)s)")
-    for command in (kill, interrupt, long, scale, damage):
+    for command in (kill, interrupt, long, scale, simulate, damage):
         command.add_argument("--seed", type=int, default=0)
         command.add_argument("--timeout-s", type=float, default=6 * 3600.0, metavar="S", help="a run is given up after (default: %(default)s)")
         command.add_argument("--folder", type=Path, help="where runs go; new (default: a temporary one, kept)")
@@ -101,12 +107,17 @@ def run_scaling(options: argparse.Namespace, folder: Path) -> tuple[dict, list[R
     return result, scaling.rows(result)
 
 
+def run_simulate(options: argparse.Namespace, folder: Path) -> tuple[dict, list[Row]]:
+    result = fakes.simulate(options.managers, options.rows, options.period_s, options.seconds, console.print)
+    return result, fakes.rows(result)
+
+
 def run_corrupt(options: argparse.Namespace, folder: Path) -> tuple[dict, list[Row]]:
     result = corrupt.corrupt(options.run, options.variants, options.seed)
     return result, corrupt.rows(result)
 
 
-COMMANDS = {"kills": run_kills, "interrupts": run_interrupts, "corrupt": run_corrupt, "memory": run_memory, "scaling": run_scaling}
+COMMANDS = {"kills": run_kills, "interrupts": run_interrupts, "corrupt": run_corrupt, "memory": run_memory, "scaling": run_scaling, "simulate": run_simulate}
 
 
 def write(path: Path, command: str, result: dict, found: Sequence[Row]) -> None:

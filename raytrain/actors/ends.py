@@ -26,6 +26,7 @@ CALL_TIMEOUT_S = 30.0
 """An actor that does not answer a control call for this long is taken for dead."""
 _CHUNK_TIMEOUT_S = 120.0  # to bring 64 MiB over a slow network to a slow disk
 _SLICE_S = 1.0  # longest wait inside one remote call: a waiter that dies leaves nothing behind for longer
+_NEWS_SLICE_S = 5.0  # the same of the many that wait for a policy: a thousand of them would keep the exchange busy by asking alone
 _AGAIN_S = 0.1  # between two calls of an exchange that is being started anew
 _PREFETCH = 2  # items fetched ahead of the trainer, so that the next update never waits for the network
 
@@ -230,7 +231,7 @@ class RemotePolicySource:
         self._worker.close()
 
     def _listen(self) -> None:
-        message = ask(self._exchange.newer_than, self._serial, _SLICE_S)
+        message = ask(self._exchange.newer_than, self._serial, _NEWS_SLICE_S)
         if message is None or message.serial <= self._serial:
             return
         try:

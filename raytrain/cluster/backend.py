@@ -19,6 +19,7 @@ from raytrain.messages import CheckpointDue, ManagerStatus, TrainerStatus
 from raytrain.plan import Start
 from raytrain.supervisor import SILENT_S
 
+_POLLED = 100  # env managers that are asked in one turn of the controller: those that have waited longest
 _FAR = 10**6  # messages that a trainer cannot have published more than it made versions
 _BLOCKING = ("inline", "native")
 """Ways of stepping in which a step that hangs holds up its env manager; with the others the environments tell it themselves."""
@@ -46,9 +47,11 @@ class RayBackend(ChangingCast):
 
     def poll(self, timeout_s: float) -> News:
         deadline = time.monotonic() + timeout_s
-        for name, actor in self._actors.items():
-            if name not in self._pending and self._trainers.get(name) not in self._lost:
-                self._pending[name] = actor.poll.remote(), time.monotonic()
+        due = [name for name in self._actors if name not in self._pending and self._trainers.get(name) not in self._lost]
+        managers = sorted((name for name in due if name not in self._trainers), key=lambda name: self._asked_s.get(name, 0.0))
+        for name in [*(name for name in due if name in self._trainers), *managers[:_POLLED]]:
+            self._asked_s[name] = time.monotonic()
+            self._pending[name] = self._actors[name].poll.remote(), self._asked_s[name]
         calls = [call for call, _ in self._pending.values()]
         ray.wait(calls, num_returns=len(calls), timeout=timeout_s) if calls else None
         time.sleep(max(0.0, deadline - time.monotonic()))

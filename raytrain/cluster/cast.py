@@ -54,6 +54,7 @@ class Cast:
         self._token = uuid.uuid4().hex
         self._actors: dict[str, Any] = {}
         self._pending: dict[str, tuple[ray.ObjectRef, float]] = {}  # name -> poll under way, and since when
+        self._asked_s: dict[str, float] = {}  # name -> when the last one began
         self._seen: dict[str, Any] = {}
         self._exchanges: dict[str, Any] = {}
         self._referee, self._referee_state = None, referee_state

@@ -201,6 +201,10 @@ CORPUS = [
     ("encoder of another library", GOOD + "    network_settings: {vis_encode_type: impala}\n", f"{NETWORK}.vis_encode_type", 8, "'impala'; write resnet", ""),
     ("memory as a switch", GOOD + "    network_settings: {memory: true}\n", f"{NETWORK}.memory", 8, "received true; write {} to take", ""),
     ("odd memory", GOOD + "    network_settings: {memory: {memory_size: 7}}\n", f"{NETWORK}.memory.memory_size", 8, "a multiple of 2, received 7", ""),
+    (
+        "neither of two kinds", GOOD + "distributed: {num_env_managers: autp}\n", "distributed.num_env_managers", 8,
+        "expected an integer or 'auto', received text 'autp'; did you mean auto?", "auto",
+    ),
     ("typo in a memory", GOOD + "    network_settings: {memory: {burnin: 7}}\n", f"{NETWORK}.memory.burnin", 8, "did you mean burn_in?", "burn_in"),
     ("unknown encoder", GOOD + "    network_settings: {vis_encode_type: natur_cnn}\n", f"{NETWORK}.vis_encode_type", 8, "did you mean", "nature_cnn"),
     ("width of 0", GOOD + "    network_settings:\n      layers: [64, 0]\n", f"{NETWORK}.layers.1", 9, "a number ≥ 1, received 0", ""),
