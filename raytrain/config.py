@@ -11,7 +11,17 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from raytrain.config_problems import clashing, contains, describe, did_you_mean, joined, location, origin, translate, unknown_trainer_type
+from raytrain.config_problems import (
+    clashing,
+    contains,
+    describe,
+    did_you_mean,
+    joined,
+    location,
+    origin,
+    translate,
+    unknown_trainer_type,
+)
 from raytrain.config_text import json_schema, summary_rows, to_yaml
 from raytrain.errors import ConfigError, Problem
 from raytrain.migrate import era_of, migrate

@@ -20,7 +20,7 @@ from raytrain.stats import Summary
 from raytrain.tracked_run import TrackedRun
 from raytrain.writer_registry import made_writers
 from raytrain.writers import RunInfo, Writer, Writers
-from tests.raytrain.test_docs import DOCS, fenced
+from tests.raytrain.docs_blocks import REPOSITORY, of
 
 POINT = ("Walker", 100, {"Policy/Entropy": 0.5})
 
@@ -297,7 +297,7 @@ def test_every_panel_of_the_dashboard_asks_for_metrics_that_there_are():
     """And every metric has a row in the page; the test in tests/cluster fetches them from Ray."""
     from raytrain.cluster.prometheus import METRICS, PREFIX
 
-    dashboard = json.loads((DOCS / "grafana" / "raytrain.json").read_text(encoding="utf-8"))
+    dashboard = json.loads((REPOSITORY / "docs" / "grafana" / "raytrain.json").read_text(encoding="utf-8"))
     asked = set()
     for panel in dashboard["panels"]:
         found = [re.findall(r"\bray_\w+", target["expr"]) for target in panel["targets"]]
@@ -306,7 +306,7 @@ def test_every_panel_of_the_dashboard_asks_for_metrics_that_there_are():
     variables = [one["query"]["query"] for one in dashboard["templating"]["list"] if one["type"] == "query"]
     asked |= {name for query in variables for name in re.findall(r"\bray_\w+", query)}
     assert asked == {PREFIX + name for name in METRICS}
-    rows = re.findall(r"^\| `(raytrain_\w+)` \|", (DOCS / "trackers.md").read_text(encoding="utf-8"), re.MULTILINE)
+    rows = re.findall(r"^\| `(raytrain_\w+)` \|", (REPOSITORY / "docs" / "trackers.md").read_text(encoding="utf-8"), re.MULTILINE)
     assert rows == list(METRICS)
 
 
@@ -347,8 +347,8 @@ def test_gauges_get_what_the_status_and_the_summaries_have(run, monkeypatch):
 @pytest.mark.slow
 def test_the_page_s_own_writer_works_in_a_run(tmp_path, monkeypatch):
     """The module and the ``writers:`` section of docs/trackers.md as they stand; a second run goes on in the same file."""
-    (block,) = [block for block in fenced(DOCS / "trackers.md", "python") if "class JsonLines" in block]
-    (section,) = [block for block in fenced(DOCS / "trackers.md", "yaml") if "my_writers:JsonLines" in block]
+    (block,) = [block.text for block in of("python") if block.page == "trackers" and "class JsonLines" in block.text]
+    (section,) = [block.text for block in of("yaml") if block.page == "trackers" and "my_writers:JsonLines" in block.text]
     (tmp_path / "my_writers.py").write_text(block)
     file = tmp_path / "run.yaml"
     file.write_text(
