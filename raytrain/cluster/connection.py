@@ -94,15 +94,29 @@ def connect(address: str | None, shipment: Shipment | None = None) -> Connection
     logging.getLogger("ray._private.worker").setLevel(logging.ERROR)  # nor that a thread other than the main one leaves signals alone
     chosen = {k: os.environ.get(k, v) for k, v in _PRIVATE_ENVIRONMENT.items()}  # the user's own settings win
     with _environment({**chosen, **_python_path()}):
+        _start_private()
+    cpus = amount(ray.cluster_resources().get("CPU", 0))
+    return Connection(f"a private one on this machine, {cpus} CPUs{note}", owned=True, is_here=True)
+
+
+def _start_private() -> None:
+    """Start a Ray of this process's own, at the second try where the machine was too busy for the first: Ray gives its daemon 30 s.
+
+    Raises:
+        ClusterError: it did not start.
+    """
+    for is_last in (False, True):
         try:
             ray.init(address="local", include_dashboard=False, log_to_driver=False, configure_logging=False, logging_level="ERROR")
         except Exception as error:  # Ray raises plain ones
+            ray.shutdown()
+            if not is_last and "timed out" in str(error):
+                continue
             raise ClusterError(
                 f"Ray could not start on this machine: {str(error).splitlines()[0] if str(error) else type(error).__name__} Try again when the machine is "
                 "less busy, or use --local, which needs no Ray."
             ) from error
-    cpus = amount(ray.cluster_resources().get("CPU", 0))
-    return Connection(f"a private one on this machine, {cpus} CPUs{note}", owned=True, is_here=True)
+        return
 
 
 def disconnect(connection: Connection) -> None:

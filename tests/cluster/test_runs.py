@@ -15,6 +15,7 @@ import yaml
 from safetensors.numpy import load_file
 
 import raytrain
+from raytrain import cluster
 from raytrain.checkpoint import CheckpointStore
 from raytrain.errors import ClusterError, RunFault
 from tests.raytrain.exact_worlds import config as exact_config
@@ -188,6 +189,23 @@ def test_more_than_the_cluster_has_is_refused_with_both_numbers(private_ray, tmp
     with pytest.raises(ClusterError, match=rf"needs {have * 4 + 1} CPUs.*has {have}"):
         train(tmp_path, data, "big")
     assert not (tmp_path / "big").exists()
+
+
+@pytest.mark.parametrize(("message", "tries"), [("The current node timed out during startup.", 2), ("no room in /tmp", 1)])
+def test_ray_gets_a_second_try_on_a_busy_machine_only(monkeypatch, message, tries):
+    calls = []
+
+    def init(**_):
+        calls.append("init")
+        raise Exception(message)  # noqa: TRY002 - as Ray does
+
+    monkeypatch.setattr(ray, "init", init)
+    monkeypatch.setattr(ray, "shutdown", lambda: calls.append("shutdown"))
+    monkeypatch.setattr(ray, "is_initialized", lambda: False)
+    monkeypatch.setattr("raytrain.cluster.connection.read_ray_address", lambda: None)
+    with pytest.raises(ClusterError, match=message):
+        cluster.connect(None)
+    assert calls == ["init", "shutdown"] * tries
 
 
 def test_a_ray_that_was_there_is_used_and_left_running(private_ray, tmp_path):
