@@ -23,7 +23,7 @@ from envs.specs import BehaviorSpec
 from raytrain.files import link_folder, portable_name, remove_folder, replace_file, sync_folder, write_synced
 from raytrain.remote import is_uri
 from raytrain.replay_chunks import ChunkWriter
-from raytrain.run_folder import list_runs
+from raytrain.run_folder import runs_near
 from raytrain.snapshot import (
     MANIFEST,
     BehaviorSnapshot,
@@ -341,9 +341,8 @@ def find_checkpoint(path: str | Path, which: Literal["best", "latest"] = "best",
     if complete:
         return complete[-1]
     if path.is_dir():
-        raise CheckpointError(f"No complete checkpoint in {path}: expected a run folder or a checkpoint folder (with {MANIFEST}).")
-    there = ", ".join(list_runs(path.absolute().parent)) or "none"
-    raise CheckpointError(f"No folder {path.absolute()}. Runs beside it: {there}.")
+        raise CheckpointError(f"No complete checkpoint in {path}: expected a run folder or a checkpoint folder (with {MANIFEST}). {runs_near(path)}")
+    raise CheckpointError(f"No folder {path.absolute()}. {runs_near(path)}")
 
 
 def load_policy_files(path: str | Path, behavior: str | None = None, which: Literal["best", "latest"] = "best") -> PolicyFiles:

@@ -55,7 +55,7 @@ def config_to_resume(run_folder: str, overrides: dict[str, Any]) -> RunConfig:
     from raytrain.config import load_config
     from raytrain.errors import RunFolderError
     from raytrain.remote import RemoteError, RemoteFolder, is_uri
-    from raytrain.run_folder import list_runs
+    from raytrain.run_folder import runs_near
 
     if is_uri(run_folder):
         results, _, name = run_folder.rstrip("/").rpartition("/")
@@ -70,7 +70,6 @@ def config_to_resume(run_folder: str, overrides: dict[str, Any]) -> RunConfig:
         folder = Path(run_folder).expanduser().absolute()
         source, results, name = folder / _CONFIGURATION, str(folder.parent), folder.name
         if not source.is_file():
-            there = ", ".join(list_runs(folder.parent)) or "none"
-            raise RunFolderError(f"Nothing to resume: there is no {_CONFIGURATION} in {folder}. Runs in {folder.parent}: {there}.")
+            raise RunFolderError(f"Nothing to resume: there is no {_CONFIGURATION} in {folder}. {runs_near(folder)}")
     place = {"results_dir": results, "run_id": name, "resume": True, "force": False}
     return load_config(source, {**overrides, **{f"checkpoint_settings.{key}": value for key, value in place.items()}})

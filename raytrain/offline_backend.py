@@ -163,7 +163,7 @@ class OfflineBackend:
             snapshot = BehaviorSnapshot(
                 trainer=trainer.state(), policy=trainer.policy_weights(), policy_version=trainer.updates, agent_steps=trainer.agent_steps,
                 spec=plan.spec, network=plan.settings.network_settings, reward=reward, trainer_type="bc", distribution="gaussian")
-        self._events.append(JudgedCheckpoint(plan.behavior, snapshot, label, self._env_steps, validation_loss=validation_loss))
+        self._events.append(JudgedCheckpoint(plan.behavior, snapshot, label, self._env_steps, loop={"elapsed_s": time.monotonic() - self._started_s}, validation_loss=validation_loss))
 
     def interrupt(self) -> None:
         """Leave off after the present chunk, or the present step of an evaluation."""

@@ -67,7 +67,7 @@ class Start:
         policy: what policies act with first.
         version: policy version of `policy`.
         env_steps: counted so far.
-        elapsed_s: that the run has taken so far.
+        elapsed_s: for which this behavior has been trained so far.
         self_play: frozen policies to continue with.
         orders: what worlds play first; the same for all behaviors, None where nothing of it ever changes.
         serial: of the first policy message.

@@ -68,9 +68,11 @@ class Recovery:
             snapshot, path, problems = self._store.load_latest()
         except CheckpointError:
             starts, referee, sentences = self._begin(), None, ["there is no checkpoint yet, so they begin anew"]
+            since_s = elapsed_s
             steps, ledgers, stop = dict.fromkeys(behaviors, 0), {}, {}
         else:
             starts, _ = starts_of(self._plans, snapshot, None)
+            since_s = elapsed_s - snapshot.run["elapsed_s"]
             referee, ledgers, stop = snapshot.run.get("referee"), self._ledgers.get(path, {}), snapshot.run["stop"]
             steps = {behavior: snapshot.behaviors[behavior].agent_steps for behavior in behaviors}
             at = ", ".join(f"{behavior} at {steps[behavior]:,} agent steps" for behavior in behaviors)
@@ -83,4 +85,4 @@ class Recovery:
         for behavior in behaviors:
             self._writers.rewind(behavior, steps[behavior])
         self._stop.go_back({behavior: stop.get(behavior) for behavior in behaviors})
-        return WayBack({b: replace(starts[b], elapsed_s=elapsed_s, ledger=ledgers.get(b)) for b in behaviors}, referee, steps, sentences)
+        return WayBack({b: replace(starts[b], elapsed_s=starts[b].elapsed_s + since_s, ledger=ledgers.get(b)) for b in behaviors}, referee, steps, sentences)

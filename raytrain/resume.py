@@ -75,8 +75,9 @@ def _only_what_is_there(snapshot: Snapshot, windows: Mapping[str, int]) -> None:
 def _start_of(plan: Plan, snapshot: Snapshot | None, source: Snapshot | None) -> Start:
     if snapshot is not None:
         one = _behavior_of(snapshot, plan)
-        return Start(one.policy, one.policy_version, state=one.trainer, env_steps=snapshot.run["env_steps"], elapsed_s=snapshot.run["elapsed_s"],
-                     self_play=one.self_play, loop=snapshot.run.get("loops", {}).get(plan.behavior) or None)
+        loop = snapshot.run.get("loops", {}).get(plan.behavior) or None
+        return Start(one.policy, one.policy_version, state=one.trainer, env_steps=snapshot.run["env_steps"], elapsed_s=loop["elapsed_s"] if loop else 0.0,
+                     self_play=one.self_play, loop=loop)
     if source is not None:
         one = _behavior_of(source, plan, begins=True)
         tensors = {name: tensor for name, tensor in one.trainer.tensors.items() if not name.startswith("replay/")}

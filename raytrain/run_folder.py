@@ -46,14 +46,23 @@ def list_runs(results_dir: Path) -> list[str]:
     return sorted(p.name for p in results_dir.iterdir() if not p.name.startswith(".") and holds_run(p))
 
 
+def runs_near(path: Path) -> str:
+    """A sentence on the runs there are, for whoever took `path` for one: in it, beside it or in the default folder."""
+    path = path.absolute()
+    for folder in (path, path.parent, Path("results").absolute()):
+        if there := list_runs(folder):
+            return f"Runs in {folder}: {', '.join(there)}."
+    return f"Runs in {path.parent}: none."
+
+
 def check_is_run(path: Path) -> None:
     """Raise if `path` is not the folder of a run.
 
     Raises:
-        RunFolderError: with the runs beside it.
+        RunFolderError: with the runs there are.
     """
     if not holds_run(path):
-        raise RunFolderError(f"Expected the folder of a run, found none at {path}. Runs there: {', '.join(list_runs(path.absolute().parent)) or 'none'}.")
+        raise RunFolderError(f"Expected the folder of a run, found none at {path}. {runs_near(path)}")
 
 
 def ask_for_managers(path: Path, count: int) -> int:

@@ -369,7 +369,8 @@ class TrainerLoop:
     def state(self) -> dict[str, Any]:
         """JSON-able: what summaries, and the return of checkpoints, are made of."""
         return {"stats": self._stats.state(), "recent_returns": list(self._recent_returns), "longest_episode": dict(self._longest_episode),
-                "held_versions": [list(held) for held in self._held_versions], "env_steps": self._env_steps_before + self.ledger.env_steps}
+                "held_versions": [list(held) for held in self._held_versions], "env_steps": self._env_steps_before + self.ledger.env_steps,
+                "elapsed_s": self._clock() - self._started_s}
 
     def _load_state(self, state: Mapping[str, Any]) -> None:
         self._stats.load_state(state["stats"])

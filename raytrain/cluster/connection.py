@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import os
+import platform
 import socket
 import sys
 from collections.abc import Iterator
@@ -231,10 +232,11 @@ def _probe(address: str) -> str:
     except Exception as error:  # noqa: BLE001 - whatever answers there, it is no Ray
         _set_auth_mode(before)
         return f"it does not answer like Ray ({type(error).__name__})"
-    version = json.loads(raw).get("ray_version") if raw else None
-    if version != ray.__version__:
-        _set_auth_mode(before)
-        return f"it runs Ray {version}, this is Ray {ray.__version__}"
+    cluster = json.loads(raw) if raw else {}
+    for name, theirs, mine in (("Ray", cluster.get("ray_version"), ray.__version__), ("Python", cluster.get("python_version"), platform.python_version())):
+        if theirs != mine:
+            _set_auth_mode(before)
+            return f"it runs {name} {theirs}, this is {name} {mine}"
     return ""
 
 

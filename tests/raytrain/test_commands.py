@@ -325,7 +325,7 @@ def test_the_picture_of_curves(tmp_path: Path, capsys: pytest.CaptureFixture[str
 def test_what_cannot_be_compared(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run = curve_run(tmp_path, "one", [(100, 1.0)])
     assert "Did you mean 'Environment/Cumulative Reward'" in refused(capsys, "compare", str(run), "--tag", "Environment/Cumulative Return")
-    assert "Runs there: one" in refused(capsys, "compare", str(tmp_path / "none"))
+    assert f"Runs in {tmp_path}: one" in refused(capsys, "compare", str(tmp_path / "none"))
     assert "below 1, received 1" in refused(capsys, "compare", str(run), "--smooth", "1")
     assert "no episode has ended" in refused(capsys, "compare", str(curve_run(tmp_path, "empty", [])))
     assert "no summary" in refused(capsys, "compare", str(state_run(tmp_path, "new", None)))

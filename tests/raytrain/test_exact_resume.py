@@ -43,6 +43,7 @@ def everything(run: raytrain.Run) -> dict[str, np.ndarray | object]:
     for key in ("elapsed_s", "ledger"):  # by the clock; of this part of the run
         del state[key]
     for loop in state["loops"].values():
+        del loop["elapsed_s"]
         for part in ("totals", "weights", "reductions"):
             loop["stats"][part] = {k: v for k, v in loop["stats"][part].items() if not any(word in k for word in BY_THE_CLOCK)}
     return {**found, **{f"run/{k}": v for k, v in state.items()}}

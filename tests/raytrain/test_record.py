@@ -167,7 +167,7 @@ def test_what_is_refused_before_anything_is_recorded(tmp_path: Path, capsys: pyt
     assert "Expected --seed of at least 0, received -1" in refused(capsys, str(run), "--seed", "-1")
     assert "Expected --keys with --keyboard only" in refused(capsys, str(run), "--keys", "{}")
     assert "No folder" in refused(capsys, str(tmp_path / "missing"))
-    assert "Runs beside it: run" in refused(capsys, str(tmp_path / "missing"))
+    assert "Runs in " in refused(capsys, str(tmp_path / "missing"))
     (tmp_path / "empty").mkdir()
     assert "No complete checkpoint" in refused(capsys, str(tmp_path / "empty"))
 
