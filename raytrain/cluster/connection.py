@@ -97,7 +97,7 @@ def connect(address: str | None, shipment: Shipment | None = None) -> Connection
         except Exception as error:  # Ray raises plain ones
             raise ClusterError(
                 f"Ray could not start on this machine: {str(error).splitlines()[0] if str(error) else type(error).__name__} Try again when the machine is "
-                "less busy, or use --local, which needs no Ray."
+                "less busy; 'raytrain train' needs no Ray with --local."
             ) from error
     cpus = amount(ray.cluster_resources().get("CPU", 0))
     return Connection(f"a private one on this machine, {cpus} CPUs{note}", owned=True, is_here=True)
