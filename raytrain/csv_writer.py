@@ -10,11 +10,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from raytrain.curve_files import CurveFiles, StepOrder, refuse_leftovers, write_all
+from raytrain.curve_files import CSV_NAME, CurveFiles, StepOrder, refuse_leftovers, write_all
 from raytrain.files import replace_file
 from raytrain.stats import Summary
 
-CSV_NAME = "metrics.csv"
 _FIXED_COLUMNS = ("step", "elapsed_s", "episodes", "reward_std", "longest_episode")
 
 

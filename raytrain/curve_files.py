@@ -11,6 +11,9 @@ from typing import Any
 from raytrain.stats import Summary
 from raytrain.writers import RunInfo, Writer
 
+EVENT_FILES = "events.out.tfevents.*"
+CSV_NAME = "metrics.csv"
+
 
 class StepOrder:
     """Refuses what would make a curve run backwards or hold a gap: each summary is later than the one before, all finite."""
@@ -37,6 +40,12 @@ def refuse_leftovers(folder: Path, pattern: str) -> None:
         raise FileExistsError(
             f"Expected no {pattern} of another run in {folder}, found {found[0].name}. Resume that run or remove its folder."
         )
+
+
+def remove_leftovers(folder: Path) -> None:
+    """Clear away what a run has left that ended before it saved anything; the run that takes its id begins anew."""
+    for path in [*folder.glob(EVENT_FILES), *folder.glob(CSV_NAME)]:
+        path.unlink()
 
 
 def write_all(file: io.FileIO, data: bytes) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
-from raytrain.csv_writer import CSV_NAME
+from raytrain.curve_files import CSV_NAME
 from raytrain.errors import RunFolderError
 from raytrain.run_folder import check_is_run
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from raytrain.compare import draw_curves
-from raytrain.csv_writer import CSV_NAME
+from raytrain.curve_files import CSV_NAME
 from raytrain.curves import read_curves
 from raytrain.errors import RunFolderError
 from raytrain.files import portable_name

@@ -9,7 +9,6 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
-from urllib.parse import urlsplit
 
 from raytrain.tracked_run import TrackedRun
 from raytrain.writers import RunInfo, Status, flat
@@ -35,10 +34,6 @@ class MlflowWriter(TrackedRun):
 
     def __init__(self, tracking_uri: str | None = None, experiment: str = "raytrain", run_name: str | None = None, tags: Mapping[str, Any] | None = None) -> None:
         super().__init__("mlflow")
-        if tracking_uri is not None and "@" in urlsplit(str(tracking_uri)).netloc:
-            raise ValueError(
-                "expected a tracking_uri without user and password, since it is saved with the run; set MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD, or "
-                "MLFLOW_TRACKING_URI in place of the option")
         try:
             self._tags = dict(tags or {})
         except (TypeError, ValueError):

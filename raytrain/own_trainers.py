@@ -42,12 +42,12 @@ def with_own_trainers(config: RunConfig, import_dirs: tuple[str, ...]) -> RunCon
 def _resolved(config: RunConfig, behavior: str, settings: OwnTrainerSettings, import_dirs: tuple[str, ...]) -> OwnTrainerSettings:
     own = load(TRAINER, settings.trainer_type, import_dirs)
     try:
-        values = hyperparameters_of(own, settings)
+        # Plain values: an object of the user's class would need its module wherever a plan is unpickled.
+        values = OwnHyperparameters(**hyperparameters_of(own, settings).model_dump(mode="json"))
     except ValidationError as error:
         problems = [_problem(config, behavior, found, own.Hyperparameters) for found in error.errors(include_url=False)]
         raise ConfigError(problems, config.document.name) from None
-    # Plain values: an object of the user's class would need its module wherever a plan is unpickled.
-    return settings.model_copy(update={"hyperparameters": OwnHyperparameters(**values.model_dump(mode="json"))})
+    return settings.model_copy(update={"hyperparameters": values})
 
 
 def _problem(config: RunConfig, behavior: str, found: dict, model: type[BaseModel]) -> Problem:

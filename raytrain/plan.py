@@ -13,8 +13,8 @@ import numpy as np
 from envs.base import BatchedEnv
 from envs.curriculum import Curricula, Lesson
 from envs.factories import EnvOptions
-from envs.own_code import NETWORK, SIGNAL, TRAINER, Kind, look_in
-from envs.randomization import Sampler, Samplers
+from envs.own_code import NETWORK, SAMPLER, SIGNAL, TRAINER, Kind, look_in
+from envs.randomization import OwnSampler, Sampler, Samplers
 from envs.restarts import RestartLimits
 from envs.specs import BehaviorSpec
 from raytrain.collector import TAPE_ROWS
@@ -177,8 +177,11 @@ class Plan:
         look_in(self.import_dirs)
 
     def own_code(self) -> list[tuple[Kind, str]]:
-        """Trainer, reward signals and network of the user's own, as the configuration names them."""
-        settings, found = self.settings, []
+        """Trainer, reward signals, network and samplers of the user's own, as the configuration names them."""
+        settings = self.settings
+        drawn = [one for how in self.parameters.values() for one in (how if isinstance(how, tuple) else (how,))]
+        samplers = [one.value if isinstance(one, Lesson) else one for one in drawn]
+        found = [(SAMPLER, sampler.sampler) for sampler in samplers if isinstance(sampler, OwnSampler)]
         if isinstance(settings, OwnTrainerSettings):
             found.append((TRAINER, settings.trainer_type))
         if not isinstance(settings, BCSettings):

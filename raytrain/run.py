@@ -28,6 +28,7 @@ from raytrain.config_text import summary_rows, to_yaml
 from raytrain.console import Console
 from raytrain.controller import Controller, Fleet
 from raytrain.csv_writer import CsvWriter
+from raytrain.curve_files import remove_leftovers
 from raytrain.errors import RunFault, RunFolderError
 from raytrain.judge import make_judge
 from raytrain.outcome import Outcome
@@ -332,6 +333,9 @@ def _open_writers(
     writers = Writers(own, asked_for, console.warning, console.warn_once)
     try:
         folders = {plan.behavior: folder.behavior_path(plan.behavior) for plan in plans}
+        if resumed is None:
+            for path in folders.values():
+                remove_leftovers(path)
     except OSError as error:
         raise RunFolderError(f"Cannot use {folder.path} as run folder: {error}. Choose another --results-dir or --run-id.") from error
     settings = yaml.safe_load(to_yaml(config.placed()))

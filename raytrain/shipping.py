@@ -45,11 +45,16 @@ class Shipment:
         if self.folder is not None:
             _check_size(self.folder)
             env["working_dir"] = str(self.folder)
+            env.setdefault("env_vars", {})[SHIPPED_FROM] = str(self.folder)  # a trial of a sweep begins a run from such a process
         return env
 
     def text(self) -> str:
         """For people: what is shipped."""
         return "raytrain" if self.folder is None else f"raytrain and {self.folder}"
+
+
+SHIPPED_FROM = "RAYTRAIN_SHIPPED_FROM"
+"""Environment variable: the folder of the driver's machine that is this process's working folder here."""
 
 
 def shipment_of(source_dir: Path) -> Shipment:

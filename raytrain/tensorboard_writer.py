@@ -11,11 +11,10 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from raytrain.curve_files import CurveFiles, StepOrder, refuse_leftovers, write_all
+from raytrain.curve_files import EVENT_FILES, CurveFiles, StepOrder, refuse_leftovers, write_all
 from raytrain.stats import Summary
 from raytrain.writers import RunInfo, flat
 
-_EVENT_FILES = "events.out.tfevents.*"
 _FLUSH_S = 1.0
 
 
@@ -56,7 +55,7 @@ class _EventFile:
     def __init__(self, folder: Path, number: int) -> None:
         from tensorboardX.proto.event_pb2 import Event
 
-        name = f"{_EVENT_FILES[:-1]}{int(time.time()):010d}.{socket.gethostname()}.{number:04d}"
+        name = f"{EVENT_FILES[:-1]}{int(time.time()):010d}.{socket.gethostname()}.{number:04d}"
         # Without a buffer of Python's, which would write what is left of it behind our back when it is closed.
         self._file = io.FileIO(folder / name, "x")
         self._waiting = bytearray()
@@ -114,7 +113,7 @@ class TensorBoardFiles:
         self._folder = Path(folder)
         self._clock = clock
         if resume_step is None:
-            refuse_leftovers(self._folder, _EVENT_FILES)
+            refuse_leftovers(self._folder, EVENT_FILES)
         self._open(resume_step)
 
     def _open(self, resume_step: int | None) -> None:
@@ -124,7 +123,7 @@ class TensorBoardFiles:
 
         self._order, self._evaluations = StepOrder(self._folder, resume_step), StepOrder(self._folder, resume_step)
         self._folder.mkdir(parents=True, exist_ok=True)
-        files = sorted(self._folder.glob(_EVENT_FILES))
+        files = sorted(self._folder.glob(EVENT_FILES))
         if resume_step is not None:
             # The purge mark below is for a TensorBoard that has read the lost points already. Its default reader forgets them
             # only where the same tag comes again at their step, so they must leave the files too.

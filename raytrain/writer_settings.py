@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import yaml
@@ -12,7 +12,8 @@ from pydantic_core import PydanticCustomError
 
 from trainers.setting_types import Settings, Text
 
-_SECRET = re.compile(r"(api_?key|token|passw(or)?d|secret)$", re.IGNORECASE)
+_SECRET = re.compile(r"(api_?key|secret_?key|access_?key|token|passw(or)?d|secret|authorization)$", re.IGNORECASE)
+_USERINFO = re.compile(r"\w[\w+.-]*://[^/\s@]*@")
 
 
 class WriterSettings(Settings):
@@ -37,7 +38,11 @@ class WriterSettings(Settings):
     @model_validator(mode="after")
     def _may_be_saved(self) -> WriterSettings:
         """The configuration is saved with the run and shown to trackers."""
-        for key, value in self.options.items():
+        for key, value in _everything_in(self.options):
+            if isinstance(value, str) and _USERINFO.match(value):
+                raise PydanticCustomError("secret", "{message}", {"message": (
+                    f"expected {key} without user and password, since this file is saved with the run, and shown to trackers; "
+                    "let the writer read them from environment variables")})
             if _SECRET.search(key):
                 raise PydanticCustomError("secret", "{message}", {"message": (
                     f"expected no {key} here: this file is saved with the run, and shown to trackers; let the writer read it from an environment variable")})
@@ -56,3 +61,14 @@ class WriterSettings(Settings):
     def options(self) -> dict[str, Any]:
         """Everything but the type."""
         return dict(self.model_extra or {})
+
+
+def _everything_in(options: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    """Keys and values, those of nested mappings included; what a list holds goes by the key of the list."""
+    for key, value in options.items():
+        yield str(key), value
+        for part in value if isinstance(value, list | tuple) else [value]:
+            if isinstance(part, Mapping):
+                yield from _everything_in(part)
+            elif part is not value:
+                yield str(key), part

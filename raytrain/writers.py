@@ -164,7 +164,7 @@ class _ThreadGuard(_Guard):
     def __init__(self, name: str, writer: Writer) -> None:
         super().__init__(name, writer)
         self._waiting: queue.Queue[tuple[str, tuple[Any, ...]]] = queue.Queue(_ROOM)
-        self._lost = 0
+        self._lost, self._given_up = 0, False
         self._thread = threading.Thread(target=self._work, name=f"writer {name}", daemon=True)
 
     def start(self) -> None:
@@ -179,7 +179,12 @@ class _ThreadGuard(_Guard):
     def _work(self) -> None:
         method = ""
         while method != "close":
-            method, arguments = self._waiting.get()
+            try:
+                method, arguments = self._waiting.get(timeout=1.0)
+            except queue.Empty:
+                if self._given_up:
+                    return
+                continue
             super()._run(method, arguments)
 
     def finish(self, status: Status, keep_waiting: Callable[[], bool]) -> str:
@@ -190,6 +195,7 @@ class _ThreadGuard(_Guard):
                 break
             except queue.Full:
                 if not keep_waiting():
+                    self._given_up = True  # it ends when it has come through what waits
                     break
         while self._thread.is_alive() and keep_waiting():
             self._thread.join(0.1)

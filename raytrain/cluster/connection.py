@@ -20,7 +20,7 @@ from ray._raylet import AuthenticationTokenLoader, Config
 
 from raytrain.cluster.nodes import amount, is_one_machine, nodes_text
 from raytrain.errors import ClusterError
-from raytrain.shipping import Shipment, job_runtime_env
+from raytrain.shipping import SHIPPED_FROM, Shipment, job_runtime_env
 
 _PROBE_S = 2.0
 _AUTH_MODE = "RAY_AUTH_MODE"
@@ -73,7 +73,9 @@ def connect(address: str | None, shipment: Shipment | None = None) -> Connection
     """
     shipment = shipment or Shipment()
     if ray.is_initialized():
-        return Connection("the Ray this process is connected to (left running)", owned=False, is_here=is_one_machine())
+        shipped = os.environ.get(SHIPPED_FROM)
+        return Connection(
+            "the Ray this process is connected to (left running)", owned=False, is_here=is_one_machine(), shipped=Path(shipped) if shipped else None)
     given = address or os.environ.get("RAY_ADDRESS")
     if given:
         where = "--address" if address else "ray job submit" if job_runtime_env() is not None else "RAY_ADDRESS"

@@ -9,7 +9,7 @@ import pytest
 
 from raytrain import shipping
 from raytrain.errors import ClusterError
-from raytrain.shipping import JOB_VARIABLE, Shipment, job_runtime_env, kept_results, shipment_of, worker_import_dirs
+from raytrain.shipping import JOB_VARIABLE, SHIPPED_FROM, Shipment, job_runtime_env, kept_results, shipment_of, worker_import_dirs
 
 JOB = {JOB_VARIABLE: json.dumps({"runtime_env": {"working_dir": "gcs://_ray_pkg_1.zip"}, "metadata": {}})}
 
@@ -41,7 +41,8 @@ def test_a_virtual_environment_in_the_folder_is_none_of_its_modules(tmp_path, mo
 def test_raytrain_is_always_shipped_and_pythonpath_kept(tmp_path):
     env = Shipment(tmp_path).runtime_env({"PYTHONPATH": "/mine"})
     assert [Path(p).name for p in env["py_modules"]] == ["raytrain", "trainers", "envs"] and env["working_dir"] == str(tmp_path)
-    assert env["env_vars"] == {"PYTHONPATH": "/mine"} and {".git", "results", ".venv"} <= set(env["excludes"])
+    # A trial of a sweep begins a run from a process that has the copy: it must know whose that is.
+    assert env["env_vars"] == {"PYTHONPATH": "/mine", SHIPPED_FROM: str(tmp_path)} and {".git", "results", ".venv"} <= set(env["excludes"])
     assert "working_dir" not in Shipment().runtime_env({})
 
 

@@ -214,6 +214,13 @@ class MyWriter(raytrain.Writer):
 
     def write(self, behavior, step, values): ...
 
+class Picky(MyWriter):
+    is_up = False
+
+    def open(self, run):
+        if not self.is_up:
+            raise OSError("no server")
+
 class NotOne: ...
 """
 
@@ -265,6 +272,8 @@ def test_a_package_offers_writers_by_entry_point(config, monkeypatch):
     ("[3]", "expected the name of a writer or a section with type, received 3"),
     ("[{type: wandb, api_key: abc}]", "expected no api_key here: this file is saved with the run"),
     ("[{type: mlflow, tracking_uri: 'http://me:pass@there'}]", "without user and password"),
+    ("[{type: 'own_writers:MyWriter', colour: {tint: {api_key: abc}}}]", "expected no api_key here"),
+    ("[{type: 'own_writers:MyWriter', colour: ['https://me:pass@there']}]", "expected colour without user and password"),
     ("[{type: wandb, mode: onlin}]", "online, offline, disabled, received onlin"),
 ])
 def test_what_cannot_be_used_is_refused_with_its_place(config, text, words):
@@ -283,6 +292,19 @@ def test_a_constructor_that_raises_comes_with_the_users_traceback(config):
     with pytest.raises(WriterError, match="The writer own_writers:MyWriter cannot be made: KeyError: 'no blue'") as refused:
         made_writers(config("[{type: 'own_writers:MyWriter', colour: blue}]"), uses_ray=False)
     assert "own_writers.py" in refused.value.user_traceback and "writer_registry" not in refused.value.user_traceback
+
+
+@pytest.mark.slow
+def test_what_does_not_open_can_be_mended_and_the_same_command_begins_the_run(config, tmp_path, monkeypatch):
+    """The curves' files were there by then; a run that saved nothing leaves none that stand in its own way."""
+    small = {f"default_settings.hyperparameters.{key}": value for key, value in (("buffer_size", 64), ("batch_size", 32))}
+    options = {"local": True, "results_dir": tmp_path, "run_id": "r", "overrides": {**small, "env_settings.num_envs": 2}}
+    config("[own_writers:Picky]")
+    with pytest.raises(WriterError, match="no server"):
+        raytrain.train(tmp_path / "run.yaml", console=Console(io.StringIO()), **options)
+    assert list((tmp_path / "r").glob("*/events.out.tfevents.*")), "or this tests nothing"
+    monkeypatch.setattr(sys.modules["own_writers"].Picky, "is_up", True)
+    assert raytrain.train(tmp_path / "run.yaml", console=Console(io.StringIO()), **options).results["agent_steps"] >= 100
 
 
 def test_prometheus_is_left_out_where_there_is_no_ray(config):
