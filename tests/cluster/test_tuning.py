@@ -137,7 +137,7 @@ def with_plans(tmp_path, *plans) -> tuple[subprocess.Popen, Path]:
 def ended(process: subprocess.Popen) -> str:
     """What it has printed; it must end by itself."""
     try:
-        return process.communicate(timeout=90)[0]
+        return process.communicate(timeout=300)[0]
     finally:
         process.kill()
 
@@ -145,12 +145,13 @@ def ended(process: subprocess.Popen) -> str:
 def test_a_population_does_not_wait_for_trials_that_have_ended(tmp_path):
     """The third cannot take over the first one's checkpoint and fails; the second ends while the first one waits to be compared with it."""
     process, folder = with_plans(
-        tmp_path, {"pace": 1000, "end": 9000, "metric": 3.0}, {"pace": 1000, "end": 5000, "metric": 2.0, "waits": "trial-0001.left-6000"},
-        {"pace": 1000, "end": 9000, "metric": 1.0, "refuses": True})
+        tmp_path, {"pace": 1000, "end": 7000, "metric": 3.0}, {"pace": 1000, "end": 5000, "metric": 2.0, "waits": "trial-0001.left-6000"},
+        {"pace": 1000, "end": 7000, "metric": 1.0, "refuses": True})
     text = ended(process)
     assert process.returncode == 1, text
     first, second, third = SweepFolder.load(folder).trials
-    assert [(trial.state, trial.agent_steps) for trial in (first, second)] == [("finished", 9000), ("finished", 5000)]
+    assert [(trial.state, trial.agent_steps) for trial in (first, second)] == [("finished", 7000), ("finished", 5000)]
+    assert [change["agent_steps"] for change in second.changes] == [4000]  # when the third had failed already
     assert third.state == "failed" and third.reason.endswith("RunFolderError: no place here")
     assert f"trial-0003 failed: {third.reason} (logs/trial-0003.txt)" in text
     assert "in load_checkpoint" in (folder / "logs" / "trial-0003.txt").read_text()

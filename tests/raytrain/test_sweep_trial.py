@@ -83,17 +83,18 @@ def test_a_checkpoint_that_is_deleted_while_it_is_copied(tmp_path, monkeypatch):
     reports(donor)
     copy, failures = shutil.copytree, [shutil.Error([("a", "b", "No such file")]), FileNotFoundError("a")]
 
-    def copytree(source, target):
+    def copytree(source, target, *more):
         if failures:
-            target.mkdir(parents=True)
+            target.mkdir()
             raise failures.pop()
-        copy(source, target)
+        return copy(source, target, *more)
 
     monkeypatch.setattr(shutil, "copytree", copytree)
     (tmp_path / "given").mkdir()
     donor.give(tmp_path / "given")
     assert (tmp_path / "given" / "checkpoint" / "run.json").is_file() and not failures
 
+    shutil.rmtree(tmp_path / "given" / "checkpoint")
     failures[:] = [shutil.Error([("a", "b", "No such file")])] * 9  # it never works: that is told, and not tried for ever
     with pytest.raises(shutil.Error):
         donor.give(tmp_path / "given")
