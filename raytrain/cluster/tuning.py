@@ -152,9 +152,12 @@ class _Population(PopulationBasedTraining):
     def choose_trial_to_run(self, tune_controller: Any) -> Any:
         chosen = super().choose_trial_to_run(tune_controller)
         left = [trial for trial in tune_controller.get_trials() if not trial.is_finished()]
-        while chosen is None and left and all(trial.status == "PAUSED" for trial in left):
+        if chosen is not None or not left or any(trial.status != "PAUSED" for trial in left):
+            return chosen
+        if (last := self._trial_state[left[0]].last_result) is not None:
+            self.on_trial_result(tune_controller, left[0], last)  # as if it had come only now: they are compared
+        while (chosen := super().choose_trial_to_run(tune_controller)) is None:
             self._next_perturbation_sync += self._perturbation_interval
-            chosen = super().choose_trial_to_run(tune_controller)
         return chosen
 
     def on_trial_error(self, tune_controller: Any, trial: Any) -> None:
