@@ -161,7 +161,8 @@ def test_a_population_does_not_wait_for_trials_that_have_ended(tmp_path):
 
 def test_ctrl_c_while_one_of_a_population_waits_for_the_other(tmp_path):
     process, folder = with_plans(tmp_path, {"pace": 1000, "end": 9000, "metric": 2.0}, {"pace": 1, "end": 10**9, "metric": 1.0})
-    while process.poll() is None and not (folder / "trial-0001.left-2000").exists():
+    while process.poll() is None and not (
+            (folder / "trial-0001.left-2000").exists() and [trial.state for trial in SweepFolder.load(folder).trials] == ["running", "running"]):
         time.sleep(0.1)
     process.send_signal(signal.SIGINT)
     text = ended(process)
