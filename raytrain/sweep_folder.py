@@ -163,6 +163,15 @@ class SweepFolder:
             replace_file(self.path / BEST, to_yaml(config.placed(), header).encode())
 
 
+def append_log(sweep: Path, trial: str, text: str, apart: bool = False) -> None:
+    """Write `text` at the end of a trial's log, `apart` from what is there. A disk that refuses it is no reason to end anything: it is for people."""
+    try:
+        with (sweep / LOGS / f"{trial}.txt").open("a", encoding="utf-8") as file:
+            file.write(("\n" if apart and file.tell() else "") + text)
+    except OSError:
+        return
+
+
 def results_csv(trials: Sequence[Trial]) -> str:
     """A row for each trial: name, state, agent steps, metric, then its parameters by their dotted paths."""
     paths = list(dict.fromkeys(path for trial in trials for path in trial.parameters))

@@ -13,17 +13,19 @@ from typing import Any
 from raytrain.checkpoint import CheckpointStore
 from raytrain.curves import read_curves
 from raytrain.errors import ConfigError, RunFolderError
-from raytrain.files import portable_name, replace_file
+from raytrain.files import portable_name
 from raytrain.live import LiveRun, start
+from raytrain.run_folder import has_checkpoint
 from raytrain.run_lock import read_holder
 from raytrain.stats import CUMULATIVE_REWARD, Summary
 from raytrain.suggest import nearest
-from raytrain.sweep_folder import LOGS, STOP
+from raytrain.sweep_folder import STOP, append_log
 
 _TURN_S = 0.5
 _LOCKED_S = 60.0  # how long the life before, which is saving, is waited for
 _SAVE_S = 10.0  # how long a checkpoint of the newest summary is waited for
 _PATIENCE = 5  # summaries with an episode, and without the metric
+_TRIES = 5  # of copying a checkpoint while older ones are deleted
 _DONOR = "trial.json"
 
 
@@ -52,20 +54,20 @@ class TrialRun:
         self._last: dict[str, Any] = {}
         self._saved_step = 0
         self._without: list[str] = []  # summaries that had episodes, and not the metric
-        self._lives_before: str | None = None
+        self._logged = 0  # characters of what the run has printed
 
     def next_report(self) -> dict[str, Any]:
         """What the next summary says: ``agent_steps`` and ``metric``. At the end the last of them again, with ``done``, and in ``ended`` the
         trial's state (see `raytrain.sweep_folder.Trial`) and ``reason``."""
         if self._is_asked_to_stop and self._run is None:
-            return {"done": True, "ended": "waiting", "reason": ""}
+            return {"done": True, "ended": "interrupted" if has_checkpoint(self.path) else "waiting", "reason": ""}
         try:
             if self._run is None:
                 self._begin()
             return self._next()
         except Exception as error:  # noqa: BLE001 - one trial that fails is a row of the table; what it was stands in its log
             text = str(error).strip() or type(error).__name__
-            self._log(text)
+            self._log(f"{text}\n")
             reason = error.problems[0].text if isinstance(error, ConfigError) else text.splitlines()[-1 if text.startswith("Traceback") else 0]
             return self._end("failed", reason)
 
@@ -86,7 +88,7 @@ class TrialRun:
                     continue
                 self._run.wait()  # raises what it died of
                 return self._end("finished")
-            self._log(self._run.log)
+            self._log()
             if (found := self._report_of(summary)) is not None:
                 return found
 
@@ -124,8 +126,7 @@ class TrialRun:
                              f"; there are {', '.join(sorted(summary.values))}"))
 
     def _end(self, state: str, reason: str = "") -> dict[str, Any]:
-        if self._run is not None and not reason:
-            self._log(self._run.log)
+        self._log()
         if not self._last:  # it had got there before the sweep was ended
             self._last = self._last_on_disk()
         return {**self._last, "done": True, "ended": state, "reason": reason}
@@ -138,7 +139,7 @@ class TrialRun:
         """End it as Ctrl-C does, with a last checkpoint."""
         if self._run is not None and self._run.is_running:
             self._run.stop(_LOCKED_S)
-            self._log(self._run.log)
+            self._log()
 
     # -- checkpoints of one trial that another goes on from ----------------------------------------------------------
 
@@ -146,30 +147,43 @@ class TrialRun:
         self._saved_step = step
 
     def give(self, folder: Path) -> None:
-        """Put a checkpoint into an empty folder: of the summary that was reported last where there is one, else the newest."""
+        """Put a checkpoint into an empty folder: of the summary that was reported last, by which this trial was chosen, also if the run has gone on
+        since; without one the nearest."""
         step, deadline = self._last.get("agent_steps", 0), time.monotonic() + _SAVE_S
         wanted = step // self._save_every * self._save_every if self._save_every else 0
         while self._saved_step < wanted and self._run is not None and self._run.is_running and time.monotonic() < deadline:
             time.sleep(0.05)
-        while True:
-            newest = CheckpointStore(self.path, 1).paths()[-1]
+        for left in reversed(range(_TRIES)):
             try:
-                shutil.copytree(newest, folder / "checkpoint")
+                shutil.copytree(self._checkpoint_at(step), folder / "checkpoint")
                 break
-            except FileNotFoundError:  # deleted meanwhile, as there are newer ones
+            except (FileNotFoundError, shutil.Error):  # deleted meanwhile, as there are newer ones
                 shutil.rmtree(folder / "checkpoint", ignore_errors=True)
-        (folder / _DONOR).write_text(json.dumps({"trial": self._name}), encoding="utf-8")
+                if not left:
+                    raise
+        (folder / _DONOR).write_text(json.dumps({"trial": self._name, "last": self._last}), encoding="utf-8")
+
+    def _checkpoint_at(self, step: int) -> Path:
+        """The newest that was due by `step`; where all are of later, the oldest."""
+        paths = CheckpointStore(self.path, 1).paths()
+        labels = ((path, json.loads((path / "run.json").read_text(encoding="utf-8"))["run"]["label"]) for path in reversed(paths))
+        return next((path for path, label in labels if label <= step), paths[0])
 
     def take(self, folder: Path) -> None:
         """Go on from what `give` of another trial has put there; from its own, which its folder has, it goes on anyway.
 
-        What was learnt before is left behind, with the best checkpoint of it: counters, curves and the best are the donor's from here on.
+        What was learnt before is left behind, with the best checkpoint of it: counters, curves, the last report and the best are the donor's from
+        here on.
+
+        Raises:
+            RunFolderError: the life before is still saving.
         """
         self._settings["checkpoint_settings.resume"] = True
-        donor = json.loads((folder / _DONOR).read_text(encoding="utf-8"))["trial"]
-        if donor == self._name:
+        given = json.loads((folder / _DONOR).read_text(encoding="utf-8"))
+        if given["trial"] == self._name:
             return
         self._wait_for_lock()
+        self._last = given["last"]
         snapshot = CheckpointStore.load(folder / "checkpoint")
         rewards = [one.reward for one in snapshot.behaviors.values()]
         reward = None if None in rewards else sum(rewards) / len(rewards)
@@ -181,18 +195,17 @@ class TrialRun:
     def _wait_for_lock(self) -> None:
         """Ray Tune may begin a trial's next life while the one before is still saving."""
         deadline = time.monotonic() + _LOCKED_S
-        while time.monotonic() < deadline:
+        while True:
             holder = read_holder(self.path / "lock")
             if holder is None or holder.is_dead():
                 return
+            if time.monotonic() >= deadline:
+                raise RunFolderError(f"Trial {self._name} cannot go on: its run is still in use by {holder.who}. Resume the sweep when that has ended.")
             time.sleep(0.2)
 
-    def _log(self, text: str) -> None:
-        """What it would have printed; an old life's is kept above."""
-        file = self._sweep / LOGS / f"{self._name}.txt"
-        try:
-            if self._lives_before is None:
-                self._lives_before = file.read_text(encoding="utf-8") + "\n" if file.is_file() else ""
-            replace_file(file, (self._lives_before + text + "\n").encode(), synced=False)
-        except OSError:  # it is for people, and the run goes on
-            return
+    def _log(self, more: str = "") -> None:
+        """What the run has printed since, then `more`."""
+        printed = "" if self._run is None else self._run.log
+        if text := printed[self._logged:] + more:
+            append_log(self._sweep, self._name, text, apart=not self._logged)
+        self._logged = len(printed)

@@ -22,6 +22,7 @@ from raytrain.config import check_behaviors
 from raytrain.console import Console
 from raytrain.errors import ClusterError, ConfigError, RunFault, RunFolderError
 from raytrain.interrupts import Interrupts, quit_at_once
+from raytrain.own_trainers import with_own_trainers
 from raytrain.placement import demands_of
 from raytrain.remote import is_uri
 from raytrain.run import plans_of
@@ -41,6 +42,9 @@ def run_command(options: argparse.Namespace) -> int:
     try:
         folder = _resumed(options) if options.resume is not None else _new(options)
         return _run(folder, options, console)
+    except OSError as error:  # the record cannot be written: what the trials' own folders have is intact
+        console.error(f"The sweep has ended: {error}. Free some space or make the folder writable, then go on with --resume.")
+        return 1
     except (ConfigError, RunFolderError, ClusterError, UsageError) as error:
         console.error(str(error))
         return 2
@@ -80,6 +84,8 @@ def _new(options: argparse.Namespace) -> SweepFolder:
 def _resumed(options: argparse.Namespace) -> SweepFolder:
     if options.file is not None and options.resume:
         raise UsageError(f"Expected a sweep file or --resume, received {options.file} and --resume {options.resume}; a sweep goes on with the file it began with.")
+    if options.sweep_id is not None:
+        raise UsageError(f"Expected --sweep-id or --resume, received --sweep-id {options.sweep_id} and --resume {options.resume}; a sweep keeps its name.")
     given = Path(options.resume).expanduser()
     folder = given if (given / RECORD).is_file() or len(given.parts) > 1 else Path(options.results_dir or "results").expanduser() / given
     return SweepFolder.load(folder)
@@ -97,12 +103,12 @@ def _run(folder: SweepFolder, options: argparse.Namespace, console: Console) -> 
     check_name_early(sweep.config)
     found = probe(sweep.config, (str(sweep.config.source_dir),))
     behavior = _behavior(sweep, found)
+    configs = {trial.name: _checked(sweep, trial, found) for trial in waiting}
     console.message("starting Ray …")
     connection = cluster.connect(options.address or sweep.config.distributed.address, shipment_of(sweep.config.source_dir))
     try:
         for text in connection.messages:
             console.message(text)
-        configs = {trial.name: _checked(sweep, trial, found) for trial in waiting}
         needs = {}
         for name, config in configs.items():
             plans = plans_of(config, found, (str(config.source_dir),))
@@ -154,7 +160,7 @@ def _behavior(sweep: Sweep, found: EnvProbe) -> str:
 
 def _checked(sweep: Sweep, trial: Trial, found: EnvProbe) -> RunConfig:
     config = sweep.config_of(trial.parameters)
-    return config.with_behaviors(check_behaviors(config, found.behaviors))
+    return with_own_trainers(config.with_behaviors(check_behaviors(config, found.behaviors)), (str(config.source_dir),))
 
 
 def _end(folder: SweepFolder, console: Console, as_json: bool, reason: str, command: str) -> int:

@@ -115,7 +115,7 @@ def _start_private() -> None:
                 continue
             raise ClusterError(
                 f"Ray could not start on this machine: {str(error).splitlines()[0] if str(error) else type(error).__name__} Try again when the machine is "
-                "less busy, or use --local, which needs no Ray."
+                "less busy; 'raytrain train' needs no Ray with --local."
             ) from error
         return
 

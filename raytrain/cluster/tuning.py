@@ -13,6 +13,7 @@ import shutil
 import time
 import warnings
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -30,10 +31,10 @@ from ray.tune.schedulers import (
 from ray.tune.search.variant_generator import generate_variants
 
 from raytrain.curves import read_curves
-from raytrain.errors import RunFolderError
+from raytrain.errors import RunFault, RunFolderError
 from raytrain.files import portable_name
 from raytrain.run_lock import read_holder
-from raytrain.sweep_folder import ENDED, TUNE, SweepFolder, Trial
+from raytrain.sweep_folder import ENDED, TUNE, SweepFolder, Trial, append_log
 from raytrain.sweep_settings import DrawSettings, PbtSettings, SweepSettings
 from raytrain.sweep_trial import TrialRun
 
@@ -138,11 +139,30 @@ def _population(settings: SweepSettings, of: PbtSettings, max_steps: int, summar
         given.update({path: _plain(drawn[path].nearest_allowed(_plain(given[path]))) for path in mutations})
         return config
 
-    return PopulationBasedTraining(
+    return _Population(
         time_attr=TIME, metric=METRIC, mode=settings.mode, perturbation_interval=perturbation_interval(of, max_steps, summary_freq),
         burn_in_period=of.burn_in_period, hyperparam_mutations={"trial": {"parameters": mutations}}, quantile_fraction=of.quantile_fraction,
         resample_probability=of.resample_probability, perturbation_factors=tuple(of.perturbation_factors), custom_explore_fn=within_ranges, log_config=False,
         require_attrs=False, synch=of.synch)
+
+
+class _Population(PopulationBasedTraining):
+    """Where trials wait for each other, they wait for none that has ended: Ray Tune compares only when another result comes."""
+
+    def choose_trial_to_run(self, tune_controller: Any) -> Any:
+        chosen = super().choose_trial_to_run(tune_controller)
+        left = [trial for trial in tune_controller.get_trials() if not trial.is_finished()]
+        if chosen is not None or not left or any(trial.status != "PAUSED" for trial in left):
+            return chosen
+        if (last := self._trial_state[left[0]].last_result) is not None:
+            self.on_trial_result(tune_controller, left[0], last)  # as if it had come only now: they are compared
+        while (chosen := super().choose_trial_to_run(tune_controller)) is None:
+            self._next_perturbation_sync += self._perturbation_interval
+        return chosen
+
+    def on_trial_error(self, tune_controller: Any, trial: Any) -> None:
+        super().on_trial_error(tune_controller, trial)
+        tune_controller.get_live_trials().discard(trial)  # as Ray Tune does with those that end well; else no comparison comes any more
 
 
 def _tell_again(scheduler: TrialScheduler, folder: SweepFolder, trial: Trial, behavior: str) -> None:
@@ -180,7 +200,7 @@ class _Watch(tune.Callback, tune.Stopper):
     def __init__(self, folder: SweepFolder, ending: Callable[[], str], changed: Callable[[], None]) -> None:
         self._folder, self._ending, self._changed = folder, ending, changed
         self._is_ending = False
-        self._going: set[str] = set()
+        self._trials: list[Any] = []
         self._saved_s = time.monotonic()
 
     def __reduce__(self) -> tuple[type, tuple[()]]:
@@ -196,7 +216,10 @@ class _Watch(tune.Callback, tune.Stopper):
         if not self._is_ending and self._ending():
             self._is_ending = True
             self._folder.ask_to_stop()
-        return self._is_ending and not self._going
+        return self._is_ending and not any(trial.status == "RUNNING" for trial in self._trials)  # one that is paused saves as its actor ends
+
+    def on_step_begin(self, iteration: int, trials: list[Any], **info: Any) -> None:
+        self._trials = trials
 
     def on_step_end(self, iteration: int, trials: list[Any], **info: Any) -> None:
         self._changed()
@@ -207,14 +230,14 @@ class _Watch(tune.Callback, tune.Stopper):
 
     def on_trial_start(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
         name = str(trial)
-        self._going.add(name)
         one = self._folder.trial(name)
         one.state, one.reason = "running", ""
         now = {path: _plain(value) for path, value in trial.config["trial"]["parameters"].items()}
-        if now != one.parameters:
+        if trial.config["trial"]["name"] != name or now != one.parameters:
             donor = trial.latest_checkpoint_result
-            steps = (donor.metrics or {}).get(TIME, one.agent_steps) if donor is not None else one.agent_steps
-            one.changes.append({"from": trial.config["trial"]["name"], "agent_steps": steps, "parameters": now})
+            there = (donor.metrics or {}) if donor is not None else {}
+            one.agent_steps, one.metric = there.get(TIME, one.agent_steps), there.get(METRIC, one.metric)  # what was measured is of weights left behind
+            one.changes.append({"from": trial.config["trial"]["name"], "agent_steps": one.agent_steps, "parameters": now})
             one.parameters = now
         trial.config["trial"]["name"] = name  # whom others will have it from
         self._save()
@@ -227,16 +250,17 @@ class _Watch(tune.Callback, tune.Stopper):
             one.reason = result.get("reason", "")
 
     def on_trial_complete(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
-        self._gone(str(trial))
+        self._gone()
 
     def on_trial_error(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
         one = self._folder.trial(str(trial))
-        lines = str(trial.get_error() or "").strip().splitlines()
+        text = _error_of(trial)
+        append_log(self._folder.path, one.name, f"{text or 'its process died'}\n", apart=True)
+        lines = text.splitlines()
         one.state, one.reason = "failed", lines[-1].strip() if lines else "its process died"
-        self._gone(str(trial))
+        self._gone()
 
-    def _gone(self, name: str) -> None:
-        self._going.discard(name)
+    def _gone(self) -> None:
         self._save()
         self._folder.write_results()
 
@@ -250,6 +274,14 @@ class _Watch(tune.Callback, tune.Stopper):
         while time.monotonic() < deadline and any(_is_held(self._folder.path / trial.name) for trial in self._folder.trials):
             self._changed()
             time.sleep(0.2)
+
+
+def _error_of(trial: Any) -> str:
+    """What an actor died of; empty where that is unknown. Not `Trial.get_error`, which looks where Ray Tune copies such files to at some time."""
+    try:
+        return Path(trial.error_file or "").read_text(encoding="utf-8").strip()
+    except OSError:
+        return ""
 
 
 def _is_held(run: Path) -> bool:
@@ -268,6 +300,10 @@ def run_trials(
         behavior, max_steps, summary_freq: whose metric counts, and what its settings say.
         ending: asked often; why the sweep should end, empty to go on.
         changed: called often.
+
+    Raises:
+        RunFault: Ray fails.
+        OSError: the record cannot be written.
     """
     sweep, trials = folder.sweep, folder.to_run()
     settings, save_every = sweep.settings, None
@@ -299,12 +335,15 @@ def run_trials(
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # advice for those who write trainables
             tuner.fit()
+    except (tune.TuneError, ray.exceptions.RayError) as error:
+        raise RunFault.of("the sweep", error) from error
     finally:
         shutil.rmtree(place, ignore_errors=True)
         for trial in trials:
             if trial.state == "running":
                 trial.state = "interrupted"
-        folder.save()
+        with suppress(OSError):  # then the results cannot be written either, which is told
+            folder.save()
 
 
 def _name_of(trial: Any) -> str:

@@ -8,11 +8,13 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from unittest.mock import MagicMock
 
 import pytest
 import yaml
 
 from raytrain.cli import main
+from raytrain.run_folder import has_checkpoint
 from raytrain.run_list import states_of
 from raytrain.sweep_file import load_sweep
 from raytrain.sweep_folder import SweepFolder, Trial
@@ -97,13 +99,14 @@ def make():
 """
 
 
-def test_a_population_copies_checkpoints_and_changes_parameters(private_ray, tmp_path):
+@pytest.mark.parametrize(("synch", "max_steps"), [(True, 6000), (False, 12_000)], ids=["waiting", "alone"])
+def test_a_population_copies_checkpoints_and_changes_parameters(private_ray, tmp_path, synch, max_steps):
     """The one with the higher entropy, which learns nothing, goes on from the other's checkpoint. Steps are slow, so that no run has ended before it is
-    compared; and trials wait for each other."""
+    compared."""
     rate, lambd = (f"behaviors.CartPole.hyperparameters.{name}" for name in ("learning_rate", "lambd"))
     file = write_sweep(
-        tmp_path, max_steps=6000, summary_freq=1000, parameters={rate: {"grid": [3e-3, 1e-9]}, lambd: {"uniform": [0.9, 1.0]}}, metric="Policy/Entropy", mode="min",
-        seed=2, scheduler={"type": "pbt", "perturbation_interval": 2000, "quantile_fraction": 0.5, "synch": True})
+        tmp_path, max_steps=max_steps, summary_freq=1000, parameters={rate: {"grid": [3e-3, 1e-9]}, lambd: {"uniform": [0.9, 1.0]}}, metric="Policy/Entropy", mode="min",
+        seed=2, scheduler={"type": "pbt", "perturbation_interval": 2000, "quantile_fraction": 0.5, "synch": synch})
     run = yaml.safe_load((tmp_path / "run.yaml").read_text())
     (tmp_path / "run.yaml").write_text(yaml.safe_dump({**run, "env": "slow_pole:make"}))
     (tmp_path / "slow_pole.py").write_text(SLOW)
@@ -120,6 +123,96 @@ def test_a_population_copies_checkpoints_and_changes_parameters(private_ray, tmp
     assert "resuming at" in log and "behaviors.CartPole.hyperparameters.lambd:" in log  # the setting before and now
     steps = steps_of(folder / second.name)
     assert steps == sorted(set(steps))
+
+
+def with_plans(tmp_path, *plans) -> tuple[subprocess.Popen, Path]:
+    """A population whose trials wait for each other each 2,000 agent steps, of trials that train nothing; and its folder."""
+    file = write_sweep(tmp_path, parameters={RATE: {"choice": [1e-3, 1e-4]}}, num_samples=len(plans), scheduler={"type": "pbt", "perturbation_interval": 2000, "synch": True})
+    (tmp_path / "plan.json").write_text(json.dumps({f"trial-{index + 1:04d}": plan for index, plan in enumerate(plans)}))
+    words = [sys.executable, "-m", "tests.cluster.fake_trials", str(file), "--sweep-id", "s", "--results-dir", str(tmp_path / "results")]
+    process = subprocess.Popen(words, cwd=ROOT, env={**os.environ, "PYTHONPATH": str(ROOT)}, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    return process, tmp_path / "results" / "s"
+
+
+def ended(process: subprocess.Popen) -> str:
+    """What it has printed; it must end by itself."""
+    try:
+        return process.communicate(timeout=300)[0]
+    finally:
+        process.kill()
+
+
+def test_a_population_does_not_wait_for_trials_that_have_ended(tmp_path):
+    """The third cannot take over the first one's checkpoint and fails; the second ends while the first one waits to be compared with it."""
+    process, folder = with_plans(
+        tmp_path, {"pace": 1000, "end": 7000, "metric": 3.0}, {"pace": 1000, "end": 5000, "metric": 2.0, "waits": "trial-0001.left-6000"},
+        {"pace": 1000, "end": 7000, "metric": 1.0, "refuses": True})
+    text = ended(process)
+    assert process.returncode == 1, text
+    first, second, third = SweepFolder.load(folder).trials
+    assert [(trial.state, trial.agent_steps) for trial in (first, second)] == [("finished", 7000), ("finished", 5000)]
+    assert [change["agent_steps"] for change in second.changes] == [4000]  # when the third had failed already
+    assert third.state == "failed" and third.reason.endswith("RunFolderError: no place here")
+    assert f"trial-0003 failed: {third.reason} (logs/trial-0003.txt)" in text
+    assert "in load_checkpoint" in (folder / "logs" / "trial-0003.txt").read_text()
+    # What it says of the third is of the weights that it was to have.
+    assert (third.changes[-1]["from"], third.changes[-1]["agent_steps"], third.agent_steps, third.metric) == ("trial-0001", 2000, 2000, 3.0)
+
+
+def test_ctrl_c_while_one_of_a_population_waits_for_the_other(tmp_path):
+    process, folder = with_plans(tmp_path, {"pace": 1000, "end": 9000, "metric": 2.0}, {"pace": 1, "end": 10**9, "metric": 1.0})
+    while process.poll() is None and not (
+            (folder / "trial-0001.left-2000").exists() and [trial.state for trial in SweepFolder.load(folder).trials] == ["running", "running"]):
+        time.sleep(0.1)
+    process.send_signal(signal.SIGINT)
+    text = ended(process)
+    assert process.returncode == 0 and "interrupted (SIGINT)" in text, text
+    assert [trial.state for trial in SweepFolder.load(folder).trials] == ["interrupted", "interrupted"]
+
+
+@pytest.mark.parametrize(("parameters", "donor"), [({RATE: 1e-3}, "b"), ({RATE: 1e-4}, "b"), ({RATE: 1e-4}, "a")], ids=["same parameters", "other parameters", "own"])
+def test_what_is_said_of_a_trial_with_anothers_weights_is_the_others(tmp_path, parameters, donor):
+    from raytrain.cluster.tuning import METRIC, TIME, _Watch
+
+    folder = SweepFolder(tmp_path / "s", load_sweep(write_sweep(tmp_path, parameters={RATE: {"grid": [1e-3, 1e-4]}})), 1, [
+        Trial("a", {RATE: 1e-3}, state="running", metric=-5.0, agent_steps=2500)])
+    started = MagicMock(config={"trial": {"name": donor, "parameters": parameters}}, latest_checkpoint_result=MagicMock(metrics={TIME: 2000, METRIC: 9.0}))
+    started.__str__.return_value = "a"
+    with folder:
+        _Watch(folder, str, lambda: None).on_trial_start(1, [started], started)
+        (one,) = SweepFolder.load(folder.path).trials
+    assert (one.agent_steps, one.metric, one.parameters) == (2000, 9.0, parameters)
+    assert one.changes == [{"from": donor, "agent_steps": 2000, "parameters": parameters}]
+
+
+@pytest.mark.parametrize("error", ["tune.TuneError('lost its way')", "ray.exceptions.RayError('lost its way')", "OSError(28, 'lost its way')"])
+def test_a_sweep_that_breaks_says_why(private_ray, tmp_path, monkeypatch, capsys, error):
+    from raytrain.cluster import tuning
+
+    def fit(_self):
+        monkeypatch.setattr(SweepFolder, "save", MagicMock(side_effect=OSError(28, "No space left on device")))
+        raise eval(error, vars(tuning))
+
+    monkeypatch.setattr(tuning.tune.Tuner, "fit", fit)
+    file = write_sweep(tmp_path, parameters={RATE: {"grid": [1e-3]}})
+    assert tune(tmp_path, file, "--sweep-id", "s") == 1
+    said = capsys.readouterr().err
+    assert "lost its way" in said.splitlines()[-1] and "error: " in said.splitlines()[-1]
+
+
+def test_a_trial_that_was_killed_while_it_began_begins_again(tmp_path):
+    file = write_sweep(tmp_path, max_steps=1000, parameters={RATE: {"grid": [1e-3]}})
+    run = tmp_path / "results" / "s" / "trial-0001"
+    words = [sys.executable, "-m", "raytrain", "tune", str(file), "--sweep-id", "s", "--results-dir", str(tmp_path / "results")]
+    process = subprocess.Popen(words, env={**os.environ, "PYTHONPATH": str(ROOT)}, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    while process.poll() is None and not (run / "configuration.yaml").is_file():
+        time.sleep(0.01)
+    process.kill()
+    process.wait()
+    assert not has_checkpoint(run)
+    assert main(["tune", "--resume", str(run.parent)]) == 0
+    (trial,) = SweepFolder.load(run.parent).trials
+    assert (trial.state, trial.agent_steps) == ("finished", 1000)
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL], ids=["ctrl-c", "kill"])
@@ -147,7 +240,8 @@ def test_a_sweep_that_was_ended_goes_on_without_what_had_ended(tmp_path, number)
 
     # It goes on to where it is told to end, and the first trial is left alone.
     record = json.loads((folder / "sweep.json").read_text())
-    steps = json.loads((folder / "trial-0002" / "status.json").read_text())["agent_steps"]
+    newest = max(p for p in (folder / "trial-0002" / "checkpoints").iterdir() if p.name.isdecimal())  # status.json may be some seconds older
+    steps = json.loads((newest / "run.json").read_text())["run"]["agent_steps"]
     record["trials"][1]["parameters"]["behaviors.CartPole.max_steps"] = steps + 5000
     (folder / "sweep.json").write_text(json.dumps(record))
     assert main(["tune", "--resume", str(folder)]) == 0

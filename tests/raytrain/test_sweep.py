@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from raytrain.checks import probe
 from raytrain.cli import main
 from raytrain.config import load_config
 from raytrain.console import Console
@@ -15,11 +16,27 @@ from raytrain.sweep_file import check_trials, load_sweep
 from raytrain.sweep_folder import SweepFolder, Trial, best_of, report, results_csv
 from raytrain.sweep_settings import DrawSettings
 from raytrain.sweep_table import SweepTable, columns_of, rows_of, short_names
+from raytrain.tune import _checked
 
 REPOSITORY = Path(__file__).parents[2]
 HYPER = "behaviors.CartPole.hyperparameters"
 RATE = f"{HYPER}.learning_rate"
 RUN = {"env": "CartPole-v1", "behaviors": {"CartPole": {"hyperparameters": {"buffer_size": 512, "batch_size": 64}}}}
+
+
+WALK = """
+from trainers.own_settings import Hyperparameters
+
+class Walk:
+    class Hyperparameters(Hyperparameters):
+        size: int = 1
+
+    def __init__(self, spec, settings, weights, rng): ...
+    def update(self, rows): ...
+    def policy_weights(self): ...
+    def state(self): ...
+    def load_state(self, arrays): ...
+"""
 
 
 def write(tmp_path, run=RUN, **sweep) -> Path:
@@ -116,6 +133,17 @@ def test_corners_of_a_range(drawn, corners):
 ])
 def test_a_changed_value_stays_within_its_range(drawn, value, allowed):
     assert DrawSettings(**drawn).nearest_allowed(value) == allowed
+
+
+def test_hyperparameters_of_a_trainer_of_ones_own_are_checked(tmp_path):
+    """Before anything starts; no settings but its class's own say what it takes."""
+    (tmp_path / "walk_of_a_sweep.py").write_text(WALK)
+    run = {"env": "CartPole-v1", "behaviors": {"CartPole": {"trainer_type": "walk_of_a_sweep:Walk", "hyperparameters": {"size": 1}}}}
+    sweep = load_sweep(write(tmp_path, run, parameters={f"{HYPER}.siz": {"grid": [2]}}))
+    with pytest.raises(ConfigError, match="did you mean size?"):
+        _checked(sweep, Trial("a", {f"{HYPER}.siz": 2}), probe(sweep.config, (str(tmp_path),)))
+    found = _checked(sweep, Trial("a", {f"{HYPER}.size": 2}), probe(sweep.config, (str(tmp_path),)))
+    assert found.behaviors["CartPole"].hyperparameters.model_dump()["size"] == 2
 
 
 # -- the record --------------------------------------------------------------------------------------------------------
@@ -225,6 +253,7 @@ def test_without_a_terminal_there_is_a_line_for_each_change():
 
 @pytest.mark.parametrize(("words", "expected"), [
     ([], "Expected a sweep file"), (["--resume", "nowhere"], "Nothing to resume"), (["none.yaml"], "does not exist"), (["a.yaml", "--resume", "b"], "a.yaml and --resume b"),
+    (["--resume", "a", "--sweep-id", "b"], "--sweep-id b and --resume a"),
 ])
 def test_bad_input_is_one_message_and_exit_code_2(tmp_path, monkeypatch, capsys, words, expected):
     monkeypatch.chdir(tmp_path)

@@ -1,10 +1,13 @@
 """A trial without Ray: what it reports, how it is stopped, and going on from another's checkpoint."""
 
 import json
+import shutil
 
 import pytest
 import yaml
 
+from raytrain.errors import RunFolderError
+from raytrain.run_lock import RunLock
 from raytrain.sweep_folder import LOGS, STOP
 from raytrain.sweep_trial import TrialRun
 
@@ -56,6 +59,58 @@ def test_a_trial_goes_on_from_anothers_checkpoint_with_its_own_parameters(tmp_pa
     assert saved["behaviors"]["CartPole"]["hyperparameters"]["learning_rate"] == 0.5
     steps = [int(line.split(",")[0]) for line in (tmp_path / "other" / "CartPole" / "metrics.csv").read_text().splitlines()[1:]]
     assert steps == [250, 500, 750, 1000, 1750, 2000]
+
+
+def test_what_is_given_is_what_was_reported_though_the_run_has_gone_on(tmp_path):
+    donor = trial(tmp_path, "donor", **{"behaviors.CartPole.max_steps": 1500})
+    assert [donor.next_report()["agent_steps"] for _ in range(2)] == [250, 500]
+    reported = dict(donor._last)
+    donor._run.wait()
+    (tmp_path / "given").mkdir()
+    donor.give(tmp_path / "given")
+    assert json.loads((tmp_path / "given" / "checkpoint" / "run.json").read_text())["run"]["label"] == 500
+
+    # What is said of the other from then on is of these weights, also if nothing is left to do.
+    other = trial(tmp_path, "other", metric="Policy/Entropy")
+    reports(other)
+    other = trial(tmp_path, "other", metric="Policy/Entropy", **{"behaviors.CartPole.max_steps": 500})
+    other.take(tmp_path / "given")
+    assert reports(other) == [{**reported, "done": True, "ended": "finished", "reason": ""}]
+
+
+def test_a_checkpoint_that_is_deleted_while_it_is_copied(tmp_path, monkeypatch):
+    donor = trial(tmp_path, "donor", **{"behaviors.CartPole.max_steps": 500})
+    reports(donor)
+    copy, failures = shutil.copytree, [shutil.Error([("a", "b", "No such file")]), FileNotFoundError("a")]
+
+    def copytree(source, target, *more):
+        if failures:
+            target.mkdir()
+            raise failures.pop()
+        return copy(source, target, *more)
+
+    monkeypatch.setattr(shutil, "copytree", copytree)
+    (tmp_path / "given").mkdir()
+    donor.give(tmp_path / "given")
+    assert (tmp_path / "given" / "checkpoint" / "run.json").is_file() and not failures
+
+    shutil.rmtree(tmp_path / "given" / "checkpoint")
+    failures[:] = [shutil.Error([("a", "b", "No such file")])] * 9  # it never works: that is told, and not tried for ever
+    with pytest.raises(shutil.Error):
+        donor.give(tmp_path / "given")
+
+
+def test_a_life_before_that_does_not_end(tmp_path, monkeypatch):
+    monkeypatch.setattr("raytrain.sweep_trial._LOCKED_S", 0.0)
+    donor = trial(tmp_path, "donor", **{"behaviors.CartPole.max_steps": 500})
+    reports(donor)
+    (tmp_path / "given").mkdir()
+    donor.give(tmp_path / "given")
+    (tmp_path / "other").mkdir()
+    RunLock(tmp_path / "other" / "lock").acquire()
+    with pytest.raises(RunFolderError, match="Trial other cannot go on"):
+        trial(tmp_path, "other").take(tmp_path / "given")
+    assert [path.name for path in (tmp_path / "other").iterdir()] == ["lock"]
 
 
 def test_a_trial_that_is_asked_to_stop_saves(tmp_path):
