@@ -139,15 +139,28 @@ def _population(settings: SweepSettings, of: PbtSettings, max_steps: int, summar
         given.update({path: _plain(drawn[path].nearest_allowed(_plain(given[path]))) for path in mutations})
         return config
 
-    return _Population(
+    made = _Population(
         time_attr=TIME, metric=METRIC, mode=settings.mode, perturbation_interval=perturbation_interval(of, max_steps, summary_freq),
         burn_in_period=of.burn_in_period, hyperparam_mutations={"trial": {"parameters": mutations}}, quantile_fraction=of.quantile_fraction,
         resample_probability=of.resample_probability, perturbation_factors=tuple(of.perturbation_factors), custom_explore_fn=within_ranges, log_config=False,
         require_attrs=False, synch=of.synch)
+    made.max_steps = max_steps
+    return made
 
 
 class _Population(PopulationBasedTraining):
-    """Where trials wait for each other, they wait for none that has ended: Ray Tune compares only when another result comes."""
+    """Where trials wait for each other, they wait for none that has ended: Ray Tune compares only when another result comes.
+
+    Attributes:
+        max_steps: agent steps of a trial.
+    """
+
+    max_steps: int
+
+    def on_trial_result(self, tune_controller: Any, trial: Any, result: dict[str, Any]) -> str:
+        if result[TIME] >= self.max_steps:  # what it would take over could not be trained any more, nor what another takes from it
+            return self.CONTINUE
+        return super().on_trial_result(tune_controller, trial, result)
 
     def choose_trial_to_run(self, tune_controller: Any) -> Any:
         chosen = super().choose_trial_to_run(tune_controller)

@@ -270,3 +270,18 @@ def test_trials_that_had_ended_are_compared_with_after_a_resume(tmp_path, kind):
         scheduler, late = _scheduler(folder, "CartPole", 4000, 500), _Ended("late")
         scheduler.on_trial_add(None, late)
         assert scheduler.on_trial_result(None, late, {TIME: 1000, METRIC: value}) == expected
+
+
+def test_a_population_copies_nothing_to_or_from_a_trial_that_has_all_its_steps(tmp_path, monkeypatch):
+    """It would cost a start, train nothing, and put one trial's parameters beside another's curve."""
+    from ray.tune.schedulers import PopulationBasedTraining
+
+    from raytrain.cluster.tuning import METRIC, TIME, _scheduler
+
+    compared = []
+    monkeypatch.setattr(PopulationBasedTraining, "on_trial_result", lambda self, controller, trial, result: compared.append(result[TIME]))
+    file = write_sweep(tmp_path, parameters={RATE: {"uniform": [1e-4, 1e-3]}}, num_samples=2, scheduler={"type": "pbt", "perturbation_interval": 1000})
+    scheduler = _scheduler(SweepFolder(tmp_path / "s", load_sweep(file), 1, [Trial("a", {}), Trial("b", {})]), "CartPole", 4000, 500)
+    for steps in (1000, 3500, 4000, 4500):
+        scheduler.on_trial_result(None, None, {TIME: steps, METRIC: 1.0})
+    assert compared == [1000, 3500]
