@@ -62,6 +62,9 @@ def load_config(source: str | Path | Mapping[str, Any], overrides: Mapping[str, 
     document, problems = read_document(source)
     if not isinstance(source, Mapping) and era_of(document.data):
         document = migrate(document).document
+    if {"config", "parameters"} <= set(document.data) and "behaviors" not in document.data:
+        message = f"expected the file of a run, with env and behaviors, received a sweep; raytrain tune {document.name} runs it"
+        raise ConfigError([document.problem((), None, message)], document.name)
     problems += _apply_overrides(document, overrides or {})
     return checked(document, problems, Path.cwd() if isinstance(source, Mapping) else Path(source).resolve().parent)
 

@@ -58,6 +58,9 @@ def load_sweep(path: str | Path) -> Sweep:
         ConfigError: with every problem found in one of the two files.
     """
     document, problems = read_document(path, "config and parameters")
+    if "parameters" not in document.data and {"behaviors", "default_settings", "env"} & set(document.data):
+        message = f"expected a sweep, with config and parameters, received the file of a run; raytrain train trains it, and a sweep names it: config: {document.name}"
+        raise ConfigError([document.problem((), None, message)], document.name)
     settings, refused = _validate(document)
     if settings is None or problems or refused:
         raise ConfigError(sorted([*problems, *refused], key=lambda problem: problem.line or 0), document.name)

@@ -268,3 +268,11 @@ def test_without_ray_tune_the_extra_is_named(tmp_path, monkeypatch, capsys):
     monkeypatch.delattr("raytrain.cluster.tuning", raising=False)
     assert main(["tune", str(write(tmp_path))]) == 2
     assert "raytrain[tune]" in capsys.readouterr().err
+
+
+def test_a_run_and_a_sweep_that_were_taken_for_each_other_say_so(tmp_path):
+    file = write(tmp_path)
+    with pytest.raises(ConfigError, match=r"received a sweep; raytrain tune .* runs it"):
+        load_config(file)
+    with pytest.raises(ConfigError, match=r"received the file of a run; raytrain train trains it"):
+        load_sweep(tmp_path / "run.yaml")
