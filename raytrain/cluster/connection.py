@@ -106,6 +106,7 @@ def _start_private() -> None:
     Raises:
         ClusterError: it did not start.
     """
+    _set_auth_mode(os.environ.get(_AUTH_MODE))  # as the environment has it now, not as Ray read it for a cluster that was left
     for is_last in (False, True):
         try:
             ray.init(address="local", include_dashboard=False, log_to_driver=False, configure_logging=False, logging_level="ERROR")
