@@ -217,9 +217,11 @@ class Controller:
         try:
             news = self._backend.stop(lambda: time.monotonic() < deadline)
             self._trainers.update(news.trainers)
-            for event in news.events:
+            events, last = self._with_last_parts_apart(news.events)
+            for event in events:
                 if isinstance(event, CheckpointDue):
                     self._on_checkpoint(event)
+            self._take_last_parts(last)
         except Exception as error:  # noqa: BLE001 - the fault that ended the run is raised after this
             self._console.warning(f"no checkpoint could be saved after the fault: {error}")
 
@@ -235,7 +237,8 @@ class Controller:
             self._console.message(text)
         for text in news.warnings:
             self._console.warning(text)
-        for event in news.events:
+        events, last = self._with_last_parts_apart(news.events)
+        for event in events:
             if isinstance(event, Episodes):
                 self._count_towards_stop(event)
                 self._callbacks.episodes(event.behavior, event.returns, event.lengths, event.step)
@@ -246,7 +249,22 @@ class Controller:
             elif isinstance(event, Notice):
                 self._env_restarts += event.is_restart
                 (self._console.warning if event.is_restart else self._console.message)(f"{event.behavior}: {event.text}")
+        self._take_last_parts(last)
         self._ask_for_parts()
+
+    def _with_last_parts_apart(self, events: Sequence[Any]) -> tuple[list[Any], list[CheckpointDue]]:
+        """At the end, and if every behavior has given one: its last part of a checkpoint apart from the rest."""
+        last = {event.behavior: event for event in events if isinstance(event, CheckpointDue)} if self._stopped else {}
+        if last.keys() != self._plans.keys():
+            last = {}
+        return [event for event in events if not any(event is one for one in last.values())], list(last.values())
+
+    def _take_last_parts(self, last: Sequence[CheckpointDue]) -> None:
+        """They are one checkpoint. A part that one of them gave before, when it was asked for another one, is of another moment."""
+        if last:
+            self._due = {}
+        for event in last:
+            self._on_checkpoint(event)
 
     def _count_towards_stop(self, event: Episodes) -> None:
         last = event.in_last_lesson
