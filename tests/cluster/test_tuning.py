@@ -127,7 +127,7 @@ def test_a_population_copies_checkpoints_and_changes_parameters(private_ray, tmp
 
 def with_plans(tmp_path, *plans) -> tuple[subprocess.Popen, Path]:
     """A population whose trials wait for each other each 2,000 agent steps, of trials that train nothing; and its folder."""
-    file = write_sweep(tmp_path, parameters={RATE: {"choice": [1e-3, 1e-4]}}, num_samples=len(plans), scheduler={"type": "pbt", "perturbation_interval": 2000, "synch": True})
+    file = write_sweep(tmp_path, max_steps=100_000, parameters={RATE: {"choice": [1e-3, 1e-4]}}, num_samples=len(plans), scheduler={"type": "pbt", "perturbation_interval": 2000, "synch": True})
     (tmp_path / "plan.json").write_text(json.dumps({f"trial-{index + 1:04d}": plan for index, plan in enumerate(plans)}))
     words = [sys.executable, "-m", "tests.cluster.fake_trials", str(file), "--sweep-id", "s", "--results-dir", str(tmp_path / "results")]
     process = subprocess.Popen(words, cwd=ROOT, env={**os.environ, "PYTHONPATH": str(ROOT)}, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
