@@ -13,6 +13,7 @@ import numpy as np
 
 from raytrain.curve_files import CSV_NAME
 from raytrain.errors import RunFolderError
+from raytrain.files import portable_name
 from raytrain.run_folder import check_is_run
 
 
@@ -58,6 +59,14 @@ def read_curves(run: Path, tag: str) -> list[Curve]:
     if not found:
         raise RunFolderError(_nothing(run, tag, list(known)))
     return found
+
+
+def curve_of(run: Path, tag: str, behavior: str) -> Curve | None:
+    """That of one behavior; None while there is none."""
+    try:
+        return next((curve for curve in read_curves(run, tag) if curve.behavior == portable_name(behavior)), None)
+    except RunFolderError:
+        return None
 
 
 def _nothing(run: Path, tag: str, known: Sequence[str]) -> str:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from difflib import get_close_matches
-
 from pydantic import BaseModel, ValidationError
 
 from envs.base import EnvFault
@@ -12,6 +10,7 @@ from raytrain.checks import behavior_problem
 from raytrain.config_problems import describe, did_you_mean, origin, translate
 from raytrain.errors import ConfigError, Problem, RunFault
 from raytrain.settings import RunConfig
+from raytrain.suggest import nearest
 from trainers.own_settings import OwnHyperparameters
 from trainers.own_trainer import hyperparameters_of
 from trainers.settings import OwnTrainerSettings
@@ -56,6 +55,6 @@ def _problem(config: RunConfig, behavior: str, found: dict, model: type[BaseMode
     if found["type"] != "extra_forbidden":
         return translate({**found, "loc": path}, path, config.document)
     known = list(model.model_fields)
-    near = next(iter(get_close_matches(path[-1], known, n=1, cutoff=0.4)), "")
+    near = nearest(path[-1], known, cutoff=0.4)
     advice = did_you_mean(near) or f"; {model.__qualname__} has {', '.join(known)}"
     return config.document.problem(path, found["input"], f"unknown key (received {describe(found['input'])}){advice}", near)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Self
 from raytrain.errors import RunFolderError, UploadError
 from raytrain.files import FORBIDDEN, portable_name, replace_file, to_json
 from raytrain.remote import is_uri
-from raytrain.run_lock import RunLock, read_holder
+from raytrain.run_lock import Holder, RunLock, live_holder
 
 if TYPE_CHECKING:
     from raytrain.staging import RemoteRun
@@ -55,6 +55,11 @@ def runs_near(path: Path) -> str:
     return f"Runs in {path.parent}: none."
 
 
+def user_of(run: Path) -> Holder | None:
+    """The process that the run is going in; None where it is not going."""
+    return live_holder(run / _LOCK)
+
+
 def check_is_run(path: Path) -> None:
     """Raise if `path` is not the folder of a run.
 
@@ -75,8 +80,7 @@ def ask_for_managers(path: Path, count: int) -> int:
         RunFolderError: no such run, it is not going, or it cannot have so many.
     """
     check_is_run(path)
-    holder = read_holder(path / _LOCK)
-    if holder is None or holder.is_dead():
+    if user_of(path) is None:
         raise RunFolderError(f"Expected a run that is going, and {path} is not. Set distributed.num_env_managers when it is resumed.")
     status = json.loads((path / _STATUS).read_text(encoding="utf-8"))
     most = status["most_env_managers"]

@@ -118,6 +118,12 @@ def read_holder(path: Path) -> Holder | None:
         return Holder("unknown", "unreadable lock file", 0, 0.0, written, written, "")
 
 
+def live_holder(path: Path) -> Holder | None:
+    """Who holds the lock at `path` and is not dead; None when nobody does."""
+    holder = read_holder(path)
+    return None if holder is None or holder.is_dead() else holder
+
+
 class RunLock:
     """A lock file, made by one process at a time and kept fresh by a thread of it.
 
@@ -147,8 +153,8 @@ class RunLock:
         Raises:
             RunFolderError: names the holder.
         """
-        holder = read_holder(self.path)
-        if holder is not None and not holder.is_dead():
+        holder = live_holder(self.path)
+        if holder is not None:
             raise self._taken(holder)
 
     def acquire(self) -> str | None:

@@ -11,12 +11,10 @@ from pathlib import Path
 from typing import Any
 
 from raytrain.checkpoint import CheckpointStore
-from raytrain.curves import read_curves
+from raytrain.curves import curve_of
 from raytrain.errors import ConfigError, RunFolderError
-from raytrain.files import portable_name
 from raytrain.live import LiveRun, start
-from raytrain.run_folder import has_checkpoint
-from raytrain.run_lock import read_holder
+from raytrain.run_folder import has_checkpoint, user_of
 from raytrain.stats import CUMULATIVE_REWARD, Summary
 from raytrain.suggest import nearest
 from raytrain.sweep_folder import STOP, append_log
@@ -108,11 +106,8 @@ class TrialRun:
 
     def _last_on_disk(self) -> dict[str, Any]:
         """The last value of the metric that the run has written; empty without one."""
-        try:
-            curve = next(curve for curve in read_curves(self.path, self._metric) if curve.behavior == portable_name(self._behavior))
-        except (RunFolderError, StopIteration):  # none yet
-            return {}
-        return {"agent_steps": int(curve.steps[-1]), "metric": float(curve.values[-1])}
+        curve = curve_of(self.path, self._metric, self._behavior)
+        return {} if curve is None else {"agent_steps": int(curve.steps[-1]), "metric": float(curve.values[-1])}
 
     def _check_metric(self, summary: Summary) -> None:
         """A metric that does not exist would be waited for until the end."""
@@ -196,8 +191,8 @@ class TrialRun:
         """Ray Tune may begin a trial's next life while the one before is still saving."""
         deadline = time.monotonic() + _LOCKED_S
         while True:
-            holder = read_holder(self.path / "lock")
-            if holder is None or holder.is_dead():
+            holder = user_of(self.path)
+            if holder is None:
                 return
             if time.monotonic() >= deadline:
                 raise RunFolderError(f"Trial {self._name} cannot go on: its run is still in use by {holder.who}. Resume the sweep when that has ended.")

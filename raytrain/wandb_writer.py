@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import secrets
-from typing import Any
+from copy import deepcopy
 
 from raytrain.tracked_run import TrackedRun
 from raytrain.writers import RunInfo, Status
@@ -54,7 +54,7 @@ class WandbWriter(TrackedRun):
         # Its console capture would take over the terminal from the progress bar.
         quiet = wandb.Settings(console="off", silent=True)
         self._run = wandb.init(
-            **named, mode=self._mode, id=self.kept["id"], resume="allow", dir=str(run.folder), config=_plain(run.settings), allow_val_change=True, settings=quiet)
+            **named, mode=self._mode, id=self.kept["id"], resume="allow", dir=str(run.folder), config=deepcopy(run.settings), allow_val_change=True, settings=quiet)
         for behavior in run.behaviors:
             prefix = self.prefix(behavior)
             self._run.define_metric(f"{prefix}{_AXIS}")
@@ -69,8 +69,3 @@ class WandbWriter(TrackedRun):
         """See `Writer.close`."""
         self._run.summary["status"] = status
         self._run.finish(exit_code=1 if status == "failed" else 0)
-
-
-def _plain(settings: dict[str, Any]) -> dict[str, Any]:
-    """A copy, as W&B keeps what it is given."""
-    return {key: _plain(value) if isinstance(value, dict) else value for key, value in settings.items()}

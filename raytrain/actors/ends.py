@@ -78,7 +78,17 @@ class _Worker(threading.Thread):
             raise self.error
 
 
-class RemoteSink:
+class _End:
+    """An end with a thread of its own, ``_worker``."""
+
+    _worker: _Worker
+
+    def close(self) -> None:
+        """Its thread ends: nothing more is shipped, fetched or listened to."""
+        self._worker.close()
+
+
+class RemoteSink(_End):
     """An env manager's end of a trajectory queue: a thread ships while the manager goes on stepping; one item waits at most."""
 
     def __init__(self, exchange: ray.actor.ActorHandle, stopping: threading.Event) -> None:
@@ -105,10 +115,6 @@ class RemoteSink:
         while self._handoff.unfinished_tasks and time.monotonic() < deadline and self._worker.error is None:
             time.sleep(0.01)
         return not self._handoff.unfinished_tasks
-
-    def close(self) -> None:
-        """Ship nothing more."""
-        self._worker.close()
 
     def _ship(self) -> None:
         try:
@@ -145,7 +151,7 @@ class RemoteSink:
         return True
 
 
-class RemoteSource:
+class RemoteSource(_End):
     """A trainer's end of a trajectory queue: a thread fetches the next items while the trainer learns.
 
     Args:
@@ -182,10 +188,6 @@ class RemoteSource:
         with self._changed:
             return self._changed.wait_for(lambda: bool(self._items), timeout_s)
 
-    def close(self) -> None:
-        """Fetch nothing more."""
-        self._worker.close()
-
     def _fetch(self) -> None:
         with self._changed:
             if not self._changed.wait_for(lambda: len(self._items) < _PREFETCH, _SLICE_S):
@@ -207,7 +209,7 @@ class RemoteSource:
         self._queued = queued
 
 
-class RemotePolicySource:
+class RemotePolicySource(_End):
     """An env manager's end of a policy mailbox: a thread waits for news, so that looking costs nothing."""
 
     def __init__(self, exchange: ray.actor.ActorHandle) -> None:
@@ -225,10 +227,6 @@ class RemotePolicySource:
         with self._changed:
             self._changed.wait_for(lambda: self._newest is not None and self._newest.serial > serial, timeout_s)
         return self._newest if self._newest is not None and self._newest.serial > serial else None
-
-    def close(self) -> None:
-        """Listen no more."""
-        self._worker.close()
 
     def _listen(self) -> None:
         message = ask(self._exchange.newer_than, self._serial, _NEWS_SLICE_S)

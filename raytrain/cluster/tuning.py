@@ -30,10 +30,9 @@ from ray.tune.schedulers import (
 )
 from ray.tune.search.variant_generator import generate_variants
 
-from raytrain.curves import read_curves
-from raytrain.errors import RunFault, RunFolderError
-from raytrain.files import portable_name
-from raytrain.run_lock import read_holder
+from raytrain.curves import curve_of
+from raytrain.errors import RunFault
+from raytrain.run_folder import user_of
 from raytrain.sweep_folder import ENDED, TUNE, SweepFolder, Trial, append_log
 from raytrain.sweep_settings import DrawSettings, PbtSettings, SweepSettings
 from raytrain.sweep_trial import TrialRun
@@ -180,9 +179,8 @@ class _Population(PopulationBasedTraining):
 
 def _tell_again(scheduler: TrialScheduler, folder: SweepFolder, trial: Trial, behavior: str) -> None:
     """What a trial of an earlier start had reached, by its curve: so that later ones are compared with it, too."""
-    try:
-        curve = next(c for c in read_curves(folder.path / trial.name, folder.sweep.settings.metric) if c.behavior == portable_name(behavior))
-    except (RunFolderError, StopIteration):
+    curve = curve_of(folder.path / trial.name, folder.sweep.settings.metric, behavior)
+    if curve is None:
         return
     then = _Ended(f"before-{trial.name}")
     scheduler.on_trial_add(None, then)
@@ -284,7 +282,7 @@ class _Watch(tune.Callback, tune.Stopper):
     def _let_save(self) -> None:
         """Ray Tune ends what is left after 5 s: runs that were stopped early may need longer for their last checkpoint."""
         deadline = time.monotonic() + _SETTLE_S
-        while time.monotonic() < deadline and any(_is_held(self._folder.path / trial.name) for trial in self._folder.trials):
+        while time.monotonic() < deadline and any(user_of(self._folder.path / trial.name) for trial in self._folder.trials):
             self._changed()
             time.sleep(0.2)
 
@@ -295,11 +293,6 @@ def _error_of(trial: Any) -> str:
         return Path(trial.error_file or "").read_text(encoding="utf-8").strip()
     except OSError:
         return ""
-
-
-def _is_held(run: Path) -> bool:
-    holder = read_holder(run / "lock")
-    return holder is not None and not holder.is_dead()
 
 
 def run_trials(
