@@ -111,36 +111,9 @@ def pixels(x: tf.Tensor, image: ImageInput) -> tf.Tensor:
 
 def convolution(parameters: Parameters, x: tf.Tensor, layer: Conv) -> tf.Tensor:
     """float32 ``[M, H, W, inputs]`` -> ``[M, H', W', outputs]``."""
-    padding, kernel = "SAME" if layer.same else "VALID", parameters[layer.kernel]
-    if tf.config.get_visible_devices("GPU"):
-        x = tf.nn.conv2d(x, kernel, layer.stride, padding)
-    else:
-        x = _cpu_convolution(x, kernel, layer.stride, padding)
+    x = tf.nn.conv2d(x, parameters[layer.kernel], layer.stride, "SAME" if layer.same else "VALID")
     x = tf.nn.bias_add(x, parameters[layer.bias])
     return tf.nn.relu(x) if layer.relu else x
-
-
-def _cpu_convolution(x: tf.Tensor, kernel: tf.Tensor, stride: int, padding: str) -> tf.Tensor:
-    """``tf.nn.conv2d`` with another way to the same gradient of the kernel: on a CPU a fifth off a whole update of nature_cnn.
-
-    That gradient is itself a convolution: of the images with what comes from above as the kernel, `stride` pixels apart, the batch
-    in the place of the channels and the channels in that of the batch. As such oneDNN computes it at the speed of the forward pass, 1.4
-    to 1.7 times as fast as in its own way for gradients where strides are above 1, and as fast where they are 1.
-    """
-    size, sides = kernel.shape[0], x.shape[1:3]
-
-    @tf.custom_gradient
-    def convolve(x: tf.Tensor, kernel: tf.Tensor) -> tuple[tf.Tensor, Callable[[tf.Tensor], tuple[tf.Tensor, tf.Tensor]]]:
-        def gradients(upstream: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-            missing = [max((out - 1) * stride + size - side, 0) for out, side in zip(upstream.shape[1:3], sides, strict=True)]
-            image = tf.pad(x, [[0, 0], *([n // 2, n - n // 2] for n in missing), [0, 0]]) if any(missing) else x
-            of_kernel = tf.nn.conv2d(tf.transpose(image, [3, 1, 2, 0]), tf.transpose(upstream, [1, 2, 0, 3]), 1, "VALID", dilations=stride)
-            of_x = tf.nn.conv2d_transpose(upstream, kernel, tf.shape(x), stride, padding)
-            return of_x, tf.transpose(of_kernel, [1, 2, 0, 3])[:size, :size]
-
-        return tf.nn.conv2d(x, kernel, stride, padding), gradients
-
-    return convolve(x, kernel)
 
 
 def features(parameters: Parameters, vector: tf.Tensor, images: Sequence[tf.Tensor], arch: Architecture, scope: str) -> tf.Tensor:

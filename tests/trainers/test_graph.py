@@ -13,7 +13,6 @@ from envs.specs import ActionPart, hybrid_action
 from tests.trainers.rollouts import ACTIONS, BOX, DISCRETE, MULTI_DISCRETE, network_of, policy_of, rollout, spec_of
 from trainers import graph
 from trainers.architecture import Architecture, architecture
-from trainers.encoders import Conv
 from trainers.initial_weights import initial_weights
 from trainers.inputs import network_inputs
 from trainers.networks import policy_layout
@@ -246,28 +245,6 @@ def test_narrow_heads_have_the_gradient_of_a_matrix_product(outputs):
     assert float(ours) == pytest.approx(float(plain), rel=1e-6)
     for a, b in zip(tape.gradient(ours, [x, kernel, bias]), tape.gradient(plain, [x, kernel, bias]), strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-5)
-
-
-@pytest.mark.parametrize(("height", "width"), [(20, 20), (21, 18), (9, 10)])
-@pytest.mark.parametrize(("size", "stride"), [(8, 4), (4, 2), (3, 1), (3, 2), (2, 3), (1, 1), (5, 3)])
-@pytest.mark.parametrize("same", [False, True])
-def test_convolutions_have_the_gradient_of_tensorflow(height, width, size, stride, same):
-    rng = np.random.default_rng(0)
-    layer = Conv("conv", size, stride, 3, 4, same=same, relu=False)
-    x = tf.constant(rng.normal(size=(5, height, width, 3)).astype(np.float32))
-    parameters = {"conv/kernel": tf.constant(rng.normal(size=(size, size, 3, 4)).astype(np.float32)), "conv/bias": tf.zeros(4)}
-
-    def gradients(convolve):
-        with tf.GradientTape() as tape:
-            tape.watch([x, parameters["conv/kernel"]])
-            loss = tf.reduce_sum(convolve() ** 3)
-        return tape.gradient(loss, [x, parameters["conv/kernel"]])
-
-    found = gradients(lambda: graph.convolution(parameters, x, layer))
-    expected = gradients(lambda: tf.nn.conv2d(x, parameters["conv/kernel"], stride, "SAME" if same else "VALID"))
-    for ours, right in zip(found, expected, strict=True):
-        assert np.abs(right).max() > 1.0
-        np.testing.assert_allclose(ours, right, rtol=1e-4, atol=1e-5 * np.abs(right).max())
 
 
 @pytest.mark.slow
