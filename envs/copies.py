@@ -293,6 +293,7 @@ class CopiesEnv:
         if refusal:
             self._fault = self._fault or fault.final(refusal)
             return
+        fault.remark = f"started anew ({self._counters[slot].so_far})"
         self._restarted.append(fault)
         if fault.step == 0:
             self._episodes_begun[slot] += 1  # one that broke in its reset has not been counted yet

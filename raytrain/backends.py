@@ -134,7 +134,7 @@ class LocalBackend:
             orders = None if self._referee is None else self._referee.orders
             self._managers.append(build_env_manager(self._plans, i, exchanges, exchanges, state, orders=orders))
         for plan in self._plans:
-            exchanges[plan.behavior].publish(plan.first_message(self._starts.pop(plan.behavior)))  # a loaded replay buffer may be part of it
+            exchanges[plan.behavior].publish(plan.first_message(self._starts.pop(plan.behavior)))
         self.request_save(self._loops)
         for manager in self._managers:
             manager.start()

@@ -162,7 +162,7 @@ class EnvManager:
 
     def _note_restarts(self) -> None:
         for fault in self._env.take_restarts():
-            self._notices.append(Notice(self.name, f"{fault}\nstarted anew", is_restart=True))
+            self._notices.append(Notice(self.name, str(fault), is_restart=True))
 
     def drain_events(self) -> list[Notice]:
         """Sentences for the user since the last call (from any thread)."""

@@ -13,8 +13,8 @@ from safetensors.numpy import load_file
 import raytrain
 from raytrain import controller
 from raytrain.checkpoint import CheckpointStore
-from raytrain.replay_chunks import read_replay
 from tests.raytrain.exact_worlds import Forgetful, config
+from tests.raytrain.sac_runs import replays
 
 BY_THE_CLOCK = ("per Second", "Queue Fill", "elapsed")
 """Metrics that depend on the machine or on how often somebody looked."""
@@ -34,8 +34,8 @@ def everything(run: raytrain.Run) -> dict[str, np.ndarray | object]:
     for file in sorted(folder.rglob("*.safetensors")):
         if "replay-" not in file.name:
             found |= {f"{file.relative_to(folder)}:{k}": v for k, v in load_file(file).items()}
-    for sub in sorted(p for p in folder.iterdir() if p.is_dir()):
-        found |= {f"{sub.name}/{k}": v for k, v in read_replay(sorted(sub.glob("replay-*"))).items()}
+    for behavior, replay in replays(folder).items():
+        found |= {f"{behavior}/{k}": v for k, v in replay.items()}
     for file in sorted(folder.rglob("*.json")):
         if file.name not in ("manifest.json", "run.json"):
             found[str(file.relative_to(folder))] = json.loads(file.read_text())
