@@ -149,15 +149,16 @@ def test_more_env_managers_than_there_is_room_for_are_told_of_while_the_run_goes
     file = write_run(tmp_path, "plain_world", num_env_managers=1, max_env_managers=6)
     options = ["--address", three_nodes.address, "--results-dir", str(tmp_path / "r"), "--run-id", "n", "--set", "behaviors.CartPole.max_steps=100000000"]
     run = command(str(file), *options, cwd=tmp_path, PYTHONUNBUFFERED="1")
-    text, asked = "", False
+    lines, asked = [], False
     for line in run.stdout:
-        text += line
-        if not asked and "mean return" in line:
+        lines.append(line)
+        if not asked and "steps/s" in line:
             asked = ask_for_managers(tmp_path / "r" / "n", 6) == 6
-        if "more (each needs" in line:
+        if "more (each needs" in line or len(lines) > 5_000:
             break
     run.terminate()
     rest, _ = run.communicate(timeout=120)
+    text = "".join(lines)
     assert "going on with 6 env managers" in text and "waiting for room: env-manager-3 and 2 more (each needs 1 CPU, 0 of 4 free)" in text, text + rest
 
 
