@@ -163,7 +163,8 @@ class BatchedEnv(Protocol):
         """
 
     def take_restarts(self) -> list[EnvFault]:
-        """Faults of environments that were started anew since the last call, with their places; see `Steps.lost` for their agents.
+        """Faults of environments that were started anew since the last call, with their places and a remark that says how often; see
+        `Steps.lost` for their agents.
 
         Always empty where single environments are not restarted: without restart limits, and unless each has a process.
         """

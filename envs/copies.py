@@ -173,10 +173,13 @@ class CopiesEnv:
             if None in kept:
                 return None
         columns = ("_episodes_begun", "_step", "_must_give", "_given", "_lesson", "_awaiting")
-        return {"kept": kept, "lesson_now": self._lesson_now, **{name: getattr(self, name).copy() for name in columns}}
+        return {"kept": kept, "num_envs": self._num_envs, "lesson_now": self._lesson_now, **{name: getattr(self, name).copy() for name in columns}}
 
     def load_running_state(self, state: dict[str, Any]) -> None:
         """See `BatchedEnv.load_running_state`."""
+        if "kept" not in state:
+            raise EnvFault(f"{self._name}: expected the vector environment whose episodes the checkpoint has, received single environments. Set "
+                           "env_settings.stepping to what it was")
         seeds = [env_seeds(self._seed, self._first_env_index + slot, int(n)) for slot, n in enumerate(state["_episodes_begun"])]
         self._done({slot: LoadEpisode(kept, seeds[slot]) for slot, kept in enumerate(state["kept"])})
         self._seeded[:] = True
@@ -293,6 +296,7 @@ class CopiesEnv:
         if refusal:
             self._fault = self._fault or fault.final(refusal)
             return
+        fault.remark = f"started anew ({self._counters[slot].so_far})"
         self._restarted.append(fault)
         if fault.step == 0:
             self._episodes_begun[slot] += 1  # one that broke in its reset has not been counted yet

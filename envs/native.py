@@ -16,12 +16,15 @@ from envs.envpool_env import EnvPoolVectorEnv
 from envs.faults import env_fault
 from envs.masks import LATE_MASK, MASK_KEY
 from envs.randomization import ParameterError, Samplers
+from envs.running_vectors import VectorKeeper
 from envs.seeding import env_seeds
 from envs.single_env import plain_action
 from envs.spaces import behavior_spec
 from envs.specs import Actions, DecisionSteps, EnvAction, Observations, Steps, TerminalSteps, no_terminal_steps, to_env_actions
 from envs.step_record import StepRecord
 from envs.vector_masks import VectorMasks, row_of, vector_mask_method
+
+_COLUMNS = ("_delivered", "_episodes_begun", "_began_at")  # that decide what comes next, besides the environment
 
 
 class NativeVectorEnv:
@@ -48,6 +51,7 @@ class NativeVectorEnv:
         """`masked`: masks are in the infos; a method or an observation for them is found without being told."""
         self._record = record
         self._env: VectorEnv | None = env
+        self._keeper = VectorKeeper(env)
         self._name = name
         self._mode = _autoreset_mode(env, name)
         mask_method = vector_mask_method(env)
@@ -140,13 +144,30 @@ class NativeVectorEnv:
         begun = state["episodes_begun"]
         self._episodes_begun[:] = [begun.get(str(self._first_env_index + i), 0) for i in range(self._n)]
 
-    def running_state(self) -> None:
-        """None: vector environments give no state of single ones."""
+    def running_state(self) -> dict[str, Any] | None:
+        """See `BatchedEnv.running_state`; which can do it is said in `envs.running_vectors`."""
+        is_under_way = self._must_reset or not self._started or self._in_flight or self._waiting_for != len(self._delivered)
+        if is_under_way or not self._keeper.can:
+            return None
+        columns = {name: getattr(self, name).copy() for name in _COLUMNS}
+        resetting = None if self._resetting is None else self._resetting.copy()
+        return {"vector": self._keeper.state(), "num_envs": self._n, "resetting": resetting, "vector_steps": self._vector_steps, **columns}
 
     def load_running_state(self, state: dict[str, Any]) -> None:
-        """Refused: see `running_state`."""
-        raise EnvFault(f"{self._name}: expected environments whose episodes can be gone on with, as those of the checkpoint, received a vector "
-                       "environment. Set env_settings.stepping to what it was")
+        """See `BatchedEnv.load_running_state`."""
+        if "vector" not in state or not self._keeper.can:
+            raise EnvFault(f"{self._name}: expected environments whose episodes can be gone on with, as those of the checkpoint, received a vector "
+                           "environment. Set env_settings.stepping to what it was")
+        try:
+            self._env.reset(seed=self._first_seeds())
+        except (Exception, SystemExit) as error:
+            raise env_fault(error, "in reset() of the vector environment") from error
+        self._keeper.load(state["vector"])
+        for name in _COLUMNS:
+            setattr(self, name, state[name])
+        self._resetting, self._vector_steps = state["resetting"], state["vector_steps"]
+        self._waiting_for = len(self._delivered)
+        self._must_reset, self._started, self._seeded = False, True, True
 
     def set_parameters(self, parameters: Samplers, lesson: int = 0) -> None:
         """Refused: the environments are reset as one, so that none can be given parameters of its own."""
@@ -164,7 +185,7 @@ class NativeVectorEnv:
 
     def close(self) -> None:
         """Close the vector environment and let go of it: the threads of some end only with the object."""
-        env, self._env = self._env, None
+        env, self._env, self._keeper = self._env, None, None
         if env is not None:
             env.close()
 

@@ -55,6 +55,12 @@ class RestartCounter:
         self._recent: deque[float] = deque()  # times of the restarts that still count for the rate
         self._begun = clock()
 
+    @property
+    def so_far(self) -> str:
+        """How often, for people: ``1 of at most 10 times``; ``1 so far`` without a limit."""
+        most = self._limits.max_lifetime
+        return f"{self.restarts} so far" if most == NO_LIMIT else f"{self.restarts} of at most {most} times"
+
     def refusal(self, by_exception: bool = False) -> str:
         """Empty: one more restart is allowed, and is counted now. Else the sentence that says which limit was hit; nothing is counted.
 

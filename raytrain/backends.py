@@ -116,7 +116,7 @@ class LocalBackend:
         self._loops: dict[str, TrainerLoop] = {}
         self._managers: list[EnvManager] = []
         self._blas: threadpool_limits | None = None
-        self._is_made = False
+        self._is_made = self._is_interrupted = False
         self._saved: list[Any] = []  # checkpoints that were asked for, not delivered yet
 
     def start(self) -> None:
@@ -134,7 +134,10 @@ class LocalBackend:
             orders = None if self._referee is None else self._referee.orders
             self._managers.append(build_env_manager(self._plans, i, exchanges, exchanges, state, orders=orders))
         for plan in self._plans:
-            exchanges[plan.behavior].publish(plan.first_message(self._starts.pop(plan.behavior)))  # a loaded replay buffer may be part of it
+            exchanges[plan.behavior].publish(plan.first_message(self._starts.pop(plan.behavior)))
+        if len(self._loops) > 1:  # in a run that is resumed one behavior may be within a round that off-policy credit, not asked for yet, is for
+            for loop in self._loops.values():
+                loop.grant_more()
         self.request_save(self._loops)
         for manager in self._managers:
             manager.start()
@@ -149,13 +152,21 @@ class LocalBackend:
                 while manager.advance(0.0):
                     if time.monotonic() > deadline:  # a slow env: the rest of the round next time, nothing else depends on it
                         return self._news()
+            if self._is_interrupted and len(self._loops) > 1:
+                return self._news()
             for loop in self._loops.values():
                 loop.advance(0.0)
+            if len(self._loops) > 1:  # what one has reported holds for the others in this turn, too, as it does after a resume
+                for loop in self._loops.values():
+                    loop.look()
+                    loop.publish_orders()
         return self._news()
 
     def interrupt(self) -> None:
-        for loop in self._loops.values():
-            loop.request_stop()  # it may owe updates for minutes, all in one turn
+        self._is_interrupted = True
+        if len(self._loops) == 1:  # of several, either all have learnt what has come, or none: that is a moment from which a run can go on
+            for loop in self._loops.values():
+                loop.request_stop()  # it may owe updates for minutes, all in one turn
 
     @contextmanager
     def _faults(self) -> Iterator[None]:

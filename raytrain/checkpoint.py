@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Literal, NamedTuple
 
 from envs.specs import BehaviorSpec
-from raytrain.files import link_folder, portable_name, remove_folder, replace_file, sync_folder, write_synced
+from raytrain.files import link_folder, link_or_copy, portable_name, remove_folder, replace_file, sync_folder, write_synced
 from raytrain.remote import is_uri
 from raytrain.replay_chunks import ChunkWriter
 from raytrain.run_folder import runs_near
@@ -111,7 +111,7 @@ class CheckpointStore:
             if refused:
                 raise OSError(errno.EIO, refused[0])
             self._clean_up()
-            _write_files(temporary, files, {target: self._folder / source / file.name for target, (source, file) in chunks.items()})
+            _write_files(temporary, files, {target: (self._folder / source.folder / file.name, source.kept) for target, (source, file) in chunks.items()})
             os.replace(temporary, path)
             sync_folder(self._folder)
         except OSError as error:
@@ -128,7 +128,7 @@ class CheckpointStore:
 
     def drop_replay(self, behaviors: Iterable[BehaviorSnapshot]) -> None:
         """Delete what was written of replay buffers for snapshots that are saved now, or will not be, and for older ones of the same behaviors."""
-        names = [one.replay.folder for one in behaviors if one.replay is not None]
+        names = [one.replay.folder for one in behaviors if one.replay is not None and not one.replay.kept]
         for path in self._folder.glob(f".replay-{self._session}-*"):
             if any(path.name.rpartition("-")[0] == name.rpartition("-")[0] and path.name <= name for name in names):
                 shutil.rmtree(path, ignore_errors=True)
@@ -367,12 +367,15 @@ def _numbered(folder: Path) -> list[Path]:
     return sorted((p for p in folder.iterdir() if _NUMBER.fullmatch(p.name)), key=lambda p: int(p.name))
 
 
-def _write_files(folder: Path, files: dict[str, bytes], moved: dict[str, Path]) -> None:
-    """Make `folder` with new files and those that lie elsewhere on the same disk, synced already."""
+def _write_files(folder: Path, files: dict[str, bytes], others: dict[str, tuple[Path, bool]]) -> None:
+    """Make `folder` with new files and those that lie elsewhere: on the same disk, synced already, to be moved; or kept there."""
     folder.mkdir()
-    for name, source in moved.items():
+    for name, (source, is_kept) in others.items():
         (folder / name).parent.mkdir(exist_ok=True)
-        os.replace(source, folder / name)
+        if is_kept:
+            link_or_copy(source, folder / name)
+        else:
+            os.replace(source, folder / name)
     for name, data in files.items():
         (folder / name).parent.mkdir(exist_ok=True)
         write_synced(folder / name, data)

@@ -23,6 +23,9 @@ ALL = slice(None)
 
 _EPISODES = ("_left_out", "_episode", "_return", "_length", "_lesson")  # what is known of each slot's running episode
 
+_TAPE_ENDS = ("_position", "_start", "_pending")  # where each slot's rows are
+_LISTS = ("_finished_returns", "_finished_lengths", "_finished_lessons", "_group_returns")  # of episodes that ended
+
 
 class _Ends:
     """Marks of finished trajectories that are still on the tapes: one entry per call, each for several slots."""
@@ -80,6 +83,8 @@ class Collector:
         self._memory = np.empty((*shape, memory_size), np.float32) if memory_size else None
         self._group_reward = np.empty(shape, np.float32) if spec.grouped else None
         self._env_step = np.empty(shape, np.int64) if spec.grouped else None
+        optional = [tape for tape in (self._mask, self._memory, self._group_reward, self._env_step) if tape is not None]
+        self._tapes = [*self._obs.values(), self._continuous, self._discrete, self._log_prob, self._reward, self._version, *optional]
         self._position = np.zeros(num_slots, np.int64)  # next row to write
         self._start = np.zeros(num_slots, np.int64)  # first row of the running trajectory
         self._pending = np.zeros(num_slots, bool)  # acted, result not here yet
@@ -242,6 +247,36 @@ class Collector:
             return None
         return {**{name: getattr(self, name).copy() for name in _EPISODES}, "next_episode": self._next_episode, "steps_left_out": self.steps_left_out}
 
+    def running_state(self) -> dict[str, Any] | None:
+        """Everything, rows that are still to be learnt from and actions without a result included; not all of it copies. None where so much
+        has been collected that a part has left the tapes."""
+        if self._spilled:
+            return None
+        end = self._position + self._pending
+        rows = int(end.max(initial=0))
+        tapes = []
+        for tape in self._tapes:
+            written = self._position if tape is self._reward or tape is self._group_reward else end  # which come with an action's result
+            tapes.append(tape[:, :rows].copy())
+            tapes[-1][np.arange(rows) >= written[:, None]] = 0  # whatever the memory had
+        lists = {name: list(getattr(self, name)) for name in _LISTS}
+        return {**{name: getattr(self, name) for name in (*_EPISODES, *_TAPE_ENDS)}, **lists, "tapes": tapes,
+                "fill": self._fill, "ends": list(self._ends.parts), "next_obs": list(self._ends.next_obs), "next_episode": self._next_episode,
+                "steps_left_out": self.steps_left_out}
+
+    def load_running_state(self, state: dict[str, Any]) -> None:
+        """Go on from `running_state`; nothing has been recorded here before."""
+        for name in (*_EPISODES, *_TAPE_ENDS):
+            getattr(self, name)[...] = state[name]
+        for name in _LISTS:
+            setattr(self, name, list(state[name]))
+        for tape, rows in zip(self._tapes, state["tapes"], strict=True):
+            tape[:, : rows.shape[1]] = rows
+        for columns, next_obs in zip(state["ends"], state["next_obs"], strict=True):
+            self._ends.add(next_obs, **columns)
+        self._fill, self._next_episode, self.steps_left_out = state["fill"], state["next_episode"], state["steps_left_out"]
+        self.agent_steps = self._ends.rows + int((self._position - self._start).sum())
+
     def load_standing_state(self, state: dict[str, Any]) -> None:
         """Go on with the episodes of `standing_state`; nothing has been recorded here before."""
         for name in _EPISODES:
@@ -339,12 +374,10 @@ class Collector:
 
     def _compact(self) -> None:
         """Move each slot's unfinished rows (and its pending one) to the beginning of its tape."""
-        optional = [tape for tape in (self._mask, self._memory, self._group_reward, self._env_step) if tape is not None]
-        tapes = [*self._obs.values(), self._continuous, self._discrete, self._log_prob, self._reward, self._version, *optional]
         end = self._position + self._pending
         for slot in np.flatnonzero((self._start > 0) & (end > self._start)):
             start, stop = self._start[slot], end[slot]
-            for tape in tapes:
+            for tape in self._tapes:
                 tape[slot, : stop - start] = tape[slot, start:stop]  # NumPy copies first where the two overlap
         self._position -= self._start
         self._start[:] = 0

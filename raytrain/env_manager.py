@@ -97,7 +97,7 @@ class EnvManager:
         self._running: dict[str, Any] | None = None  # to go on from
         self._stands: dict[tuple[int, ...], dict[str, Any]] = {}  # rounds done -> where it stood then
         self._kept: dict[tuple[int, ...], dict[str, Any]] = {}  # of those, what belongs to checkpoints
-        self._keeps = not ship_early and (stage is None or not stage.has_opponents)
+        self._keeps = not ship_early
 
     # -- the loop ----------------------------------------------------------------------------------------------------
 
@@ -109,6 +109,8 @@ class EnvManager:
             self._env.load_running_state(self._running["env"])
             for behavior, lane in self._lanes.items():
                 lane.load_standing_state(self._running["lanes"][behavior])
+            if self._stage is not None:
+                self._stage.load_running_state(self._running["stage"])
             self._running = None
             self._note_stand()
         self._started_s = self._turned_s = self._clock()
@@ -152,17 +154,18 @@ class EnvManager:
         if env is None:
             self._keeps = False  # nothing is under way, so it never will
             return
-        lanes = {behavior: lane.standing_state(self._env_steps) for behavior, lane in self._lanes.items()}
+        lanes = {behavior: lane.standing_state(self._env_steps, len(self._lanes) == 1) for behavior, lane in self._lanes.items()}
         if None in lanes.values():
             return
-        stand = {"rng": self._rng.bit_generator.state, "env": self._env.state(), "running": copied_state({"env": env, "lanes": lanes})}
+        running = {"env": env, "lanes": lanes, **({"stage": self._stage.running_state()} if self._stage is not None else {})}
+        stand = {"rng": self._rng.bit_generator.state, "env": self._env.state(), "running": copied_state(running)}
         rounds = tuple(lane.rounds_done for lane in self._lanes.values())
         self._stands.pop(rounds, None)
         self._stands = dict([*self._stands.items(), (rounds, stand)][-_STANDS:])
 
     def _note_restarts(self) -> None:
         for fault in self._env.take_restarts():
-            self._notices.append(Notice(self.name, f"{fault}\nstarted anew", is_restart=True))
+            self._notices.append(Notice(self.name, str(fault), is_restart=True))
 
     def drain_events(self) -> list[Notice]:
         """Sentences for the user since the last call (from any thread)."""
@@ -381,6 +384,7 @@ class EnvManager:
         with self.timers.section("ship"):
             batch = lane.collector.take()
             lane.shipped += batch.rows
+            lane.has_shipped_part = lane.round != lane.rounds_done or lane.round_rows > 0
             games, opponent_steps = self._stage.take(lane.behavior) if self._stage is not None else ((), {})
             header = Header(
                 behavior=lane.behavior, manager=self.name, incarnation=self._incarnation, sequence=lane.sequence,

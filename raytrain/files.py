@@ -163,11 +163,11 @@ def link_folder(source: Path, target: Path) -> None:
     """
     target.mkdir()
     for item in source.iterdir():
-        (link_folder if item.is_dir() else _link_or_copy)(item, target / item.name)
+        (link_folder if item.is_dir() else link_or_copy)(item, target / item.name)
     sync_folder(target)
 
 
-def _link_or_copy(source: Path, target: Path) -> None:
+def link_or_copy(source: Path, target: Path) -> None:
     """Checkpoint files never change, so two folders may share them; file systems without hard links get a copy."""
     try:
         os.link(source, target)

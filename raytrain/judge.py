@@ -197,19 +197,23 @@ class Judge:
 
 def make_judge(
     settings: EvaluationSettings | None, plans: Sequence[Plan], store: CheckpointStore, console: Console, writers: Writers,
-    local: bool,
+    place: Callable[[], dict[str, Any]] | None,
 ) -> Judge | None:
-    """A judge with its evaluator, in this process or on Ray; None without an ``evaluation:`` section."""
+    """A judge with its evaluator; None without an ``evaluation:`` section.
+
+    Args:
+        place: options of the evaluator's actor on Ray; None: it is in this process.
+    """
     if settings is None:
         return None
     seed = plans[0].seed if settings.seed is None else settings.seed
     evaluator = Evaluator(plans, settings.episodes, settings.deterministic, seed)
-    if local:
+    if place is None:
         handle = LocalEvaluator(evaluator, lambda: console.waiting("an evaluation"))
     else:
         from raytrain.cluster import RemoteEvaluator
 
-        handle = RemoteEvaluator(evaluator)
+        handle = RemoteEvaluator(evaluator, place)
     return Judge(plans[0], settings, seed, handle, store, console, writers)
 
 

@@ -43,6 +43,7 @@ class Lane:
     is_closing: bool = False
     held: list[DecisionSteps] = field(default_factory=list)
     sequence: int = 0
+    has_shipped_part: bool = False  # of the rounds that are not complete
     shipped: int = 0
     abandoned: int = 0  # agent steps given up, by a reset of everything or the death of an environment
     died: int = 0  # of those, given up since their environment died
@@ -56,21 +57,36 @@ class Lane:
     def has_credit(self) -> bool:
         return self.next_epoch is None and self.credit.first_round <= self.round < self.credit.end
 
-    def standing_state(self, env_steps: int) -> dict[str, Any] | None:
-        """What a later lane goes on from when every round that was begun is delivered and nothing of another one collected; else None.
+    def standing_state(self, env_steps: int, alone: bool) -> dict[str, Any] | None:
+        """What a later lane goes on from; None where that cannot be.
 
         Args:
             env_steps: of the manager.
+            alone: there is no other lane: every round that was begun is delivered then, and nothing of another one collected. With others a
+                lane may be within a round, of which nothing may have been shipped.
         """
-        collected = self.collector.standing_state()
-        if collected is None or self.round != self.rounds_done or self.round_rows or self.is_closing or self.next_epoch is not None:
+        if self.next_epoch is not None:
             return None
+        within = {"round_rows": self.round_rows, "begun": self.round - self.rounds_done, "is_closing": self.is_closing, "closing": self.closing}
+        collected = self.collector.standing_state()
+        if collected is None or self.round != self.rounds_done or self.round_rows or self.is_closing:
+            collected = None if alone or self.has_shipped_part else self.collector.running_state()
+            if collected is None:
+                return None
+            collected["within"] = within
         held = [{f.name: getattr(decision, f.name) for f in fields(decision)} for decision in self.held]
         return {"collector": collected, "held": held, "agents": self.policy.agents_state(), "env_steps_untold": env_steps + self.env_steps_before - self.env_steps_told}
 
     def load_standing_state(self, state: dict[str, Any]) -> None:
         """Go on from `standing_state`; nothing has been collected here before."""
-        self.collector.load_standing_state(state["collector"])
+        within = state["collector"].get("within")
+        if within is None:
+            self.collector.load_standing_state(state["collector"])
+        else:
+            self.collector.load_running_state(state["collector"])
+            self.round_rows, self.is_closing = within["round_rows"], within["is_closing"]
+            self.round = self.rounds_done + within["begun"]
+            self.closing[:] = within["closing"]
         self.policy.load_agents_state(state["agents"])
         self.held = [DecisionSteps(**columns) for columns in state["held"]]
         self.env_steps_before = state["env_steps_untold"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -50,6 +51,27 @@ class Matches:
         self._has_ended = np.zeros(num_worlds, bool)  # an agent that learns
         self.games: list[Game] = []
         self.opponent_steps = dict.fromkeys(teams, 0)
+
+    def state(self) -> dict[str, Any]:
+        """Roles and results so far, for `envs.packing`."""
+        played = [None if one is None else {"team": one.team, "opponents": {b: [[team, n] for team, n in o.items()] for b, o in one.opponents.items()}}
+                  for one in self._played]
+        return {
+            "cast": {behavior: {"learns": cast.learns.copy(), "snapshot": cast.snapshot.copy()} for behavior, cast in self._cast.items()},
+            "episode": self._episode.copy(), "final": self._final.copy(), "has_ended": self._has_ended.copy(), "played": played,
+            "games": [[game.team, game.score, [list(one) for one in game.opponents]] for game in self.games],
+            "opponent_steps": dict(self.opponent_steps)}
+
+    def load_state(self, state: dict[str, Any]) -> None:
+        """Go on from `state`."""
+        for behavior, columns in state["cast"].items():
+            cast = self._cast[behavior]
+            cast.learns[:], cast.snapshot[:] = columns["learns"], columns["snapshot"]
+        self._episode[:], self._final[:], self._has_ended[:] = state["episode"], state["final"], state["has_ended"]
+        self._played = [None if one is None else Orders(team=one["team"], opponents={b: dict(o) for b, o in one["opponents"].items()})
+                        for one in state["played"]]
+        self.games = [Game(team, score, tuple(tuple(one) for one in opponents)) for team, score, opponents in state["games"]]
+        self.opponent_steps = dict(state["opponent_steps"])
 
     @property
     def behaviors(self) -> Iterable[str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from raytrain.backends import trainer_name
@@ -58,6 +58,31 @@ class Demand:
     name: str
     kind: str
     needs: Mapping[str, float]
+
+
+Claim = frozenset[tuple[str, float]]
+"""Amounts of resources that can be counted and compared."""
+
+
+def claim_of(needs: Mapping[str, float]) -> Claim:
+    """What an actor claims, to four digits, as Ray has it."""
+    return frozenset((name, round(amount, 4)) for name, amount in needs.items() if amount)
+
+
+def without_a_place(pending: Sequence[Demand], queued: Mapping[Claim, int]) -> list[Demand]:
+    """Those of `pending` that wait for a place. The others have one, and their processes are starting.
+
+    Args:
+        pending: in the order in which they asked; the first ones have been served.
+        queued: claim -> requests that wait.
+    """
+    left, waiting = dict(queued), []
+    for demand in reversed(pending):
+        claim = claim_of(demand.needs)
+        if left.get(claim, 0) > 0:
+            left[claim] -= 1
+            waiting.append(demand)
+    return waiting[::-1]
 
 
 def env_manager_needs(settings: DistributedSettings) -> dict[str, float]:
@@ -187,6 +212,21 @@ def trainer_nodes(demands: Sequence[Demand], nodes: Sequence[Node]) -> dict[str,
             for name, amount in demand.needs.items():
                 left[name] = left.get(name, 0.0) - amount
     return chosen
+
+
+def evaluator_node(demands: Sequence[Demand], nodes: Sequence[Node], trainers: Collection[str]) -> str | None:
+    """Id of the node for an evaluator, which claims nothing; None where no env manager could be, either.
+
+    Of those that can hold env managers one without a trainer if there is one, then one without GPUs, unless environments need them.
+
+    Args:
+        trainers: ids of nodes that trainers go to.
+    """
+    needs = next((d.needs for d in demands if d.kind == "env manager"), {})
+    fits = [node for node in nodes if node.holds(needs)]
+    gpus = "GPU" not in needs
+    best = min(fits, key=lambda n: (n.id in trainers, gpus and n.resources.get("GPU", 0.0) > 0.0, -n.resources.get("CPU", 0.0), n.id), default=None)
+    return None if best is None else best.id
 
 
 def missing(waiting: Iterable[Demand], nodes: Sequence[Node]) -> str:

@@ -25,7 +25,7 @@ from raytrain.matches import Matches
 from raytrain.messages import Orders, PolicyMessage
 from raytrain.queues import PolicySink, PolicySource, TrajectorySink, TrajectorySource
 from raytrain.referee import RefereePort
-from raytrain.replay_chunks import ReplayWriter
+from raytrain.replay_chunks import ChunkReader, ReplayFiles, ReplayReader, ReplayWriter, read_replay
 from raytrain.stage import Stage
 from raytrain.world_desk import WorldDesk
 from trainers.architecture import Architecture, architecture
@@ -77,6 +77,7 @@ class Start:
         ended: env managers of this run that died: (name, incarnation, agent steps produced).
         rolled_back: agent steps consumed in vain by trainers that died.
         loop: `raytrain.trainer_loop.TrainerLoop.state` of the checkpoint.
+        replay: the replay buffer that belongs to `state`, in the files of the checkpoint; None without one.
     """
 
     policy: Weights
@@ -94,6 +95,7 @@ class Start:
     ended: tuple[tuple[str, int, int], ...] = ()
     rolled_back: int = 0
     loop: dict[str, Any] | None = None
+    replay: ReplayFiles | None = None
 
 
 @dataclass(frozen=True)
@@ -337,13 +339,14 @@ def _masked(plans: Sequence[Plan]) -> bool | list[str]:
 
 def build_trainer_loop(
     plan: Plan, start: Start, source: TrajectorySource, sink: PolicySink, referee: RefereePort | None = None,
-    replay_writer: ReplayWriter | None = None,
+    replay_writer: ReplayWriter | None = None, replay_reader: Callable[[ReplayFiles], ReplayReader] = ChunkReader,
 ) -> TrainerLoop:
     """The behavior's trainer and its loop, compiled and ready; imports TensorFlow.
 
     Args:
         referee: where what worlds play may change.
         replay_writer: where a replay buffer is brought that is saved.
+        replay_reader: makes what reads one that was saved.
     """
     from raytrain.tensorflow_setup import set_up_tensorflow
     from raytrain.trainer_loop import TrainerLoop
@@ -353,7 +356,7 @@ def build_trainer_loop(
     plan.prepare(plan.trainer_threads)
     trainer = make_trainer(plan.spec, plan.settings, plan.own_seed("trainer"), plan.max_rows(), plan.first_weights())
     if start.state is not None:
-        trainer.load_state(start.state)
+        trainer.load_state(_with_replay(start.state, start.replay, replay_reader))
     elif start.weights is not None:
         trainer.load_weights(start.weights)
     trainer.published(start.version)
@@ -369,3 +372,7 @@ def build_trainer_loop(
     )
     loop.go_on_with_ledger(start.ledger, start.ended)
     return loop
+
+
+def _with_replay(state: TrainerState, replay: ReplayFiles | None, reader: Callable[[ReplayFiles], ReplayReader]) -> TrainerState:
+    return state if replay is None else TrainerState({**state.tensors, **read_replay(reader(replay))}, state.scalars)

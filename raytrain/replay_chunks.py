@@ -1,14 +1,15 @@
-"""A replay buffer on its way into a checkpoint: in files of at most 64 MiB, written where the results are while the trainer waits for
-one of them at a time. It never passes through the driver.
+"""A replay buffer on its way into a checkpoint and back: in files of at most 64 MiB, written where the results are while the trainer waits for
+one of them at a time, and read by the trainer itself. It never passes through the driver.
 
     checkpoints/.replay-<session>-<behavior>-000003/replay-00000.safetensors, …     until `raytrain.checkpoint` moves them into a checkpoint
 """
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -39,14 +40,16 @@ class ReplayFiles:
     """A replay buffer that has been written.
 
     Attributes:
-        folder: name, beside the numbered checkpoints.
+        folder: name, beside the numbered checkpoints; the whole path of one that is `kept`.
         files: in the order of the rows.
         error: why it could not be written; empty if it was.
+        kept: it is part of a checkpoint and stays there.
     """
 
     folder: str
     files: tuple[ChunkFile, ...] = ()
     error: str = ""
+    kept: bool = False
 
 
 class ReplayWriter(Protocol):
@@ -123,21 +126,68 @@ def write_replay(state: TrainerState, writer: ReplayWriter, chunk_bytes: int = C
     return rest, ReplayFiles(folder, tuple(files))
 
 
-def read_replay(files: Sequence[Path]) -> dict[str, np.ndarray]:
+class ReplayReader(Protocol):
+    """Where a trainer has its replay buffer from; its chunks are numbered from 0."""
+
+    @property
+    def chunks(self) -> int:
+        """How many there are."""
+
+    def shapes(self, number: int) -> dict[str, tuple[int, ...]]:
+        """Name -> shape of the tensors in a chunk.
+
+        Raises:
+            OSError: its file is gone, or is not the one that the checkpoint lists; also in `read`.
+        """
+
+    def read(self, number: int) -> dict[str, np.ndarray]:
+        """The tensors of a chunk; they may be read only."""
+
+
+class ChunkReader:
+    """Reads chunks in a process that sees the disk of a checkpoint."""
+
+    def __init__(self, replay: ReplayFiles) -> None:
+        self._folder, self._files = Path(replay.folder), replay.files
+
+    @property
+    def chunks(self) -> int:
+        """See `ReplayReader`."""
+        return len(self._files)
+
+    def shapes(self, number: int) -> dict[str, tuple[int, ...]]:
+        """See `ReplayReader`."""
+        path, listed = self._folder / self._files[number].name, self._files[number]
+        if path.stat().st_size != listed.size:
+            raise _changed(path, "size")
+        with safe_open(path, "numpy") as chunk:
+            return {name: tuple(chunk.get_slice(name).get_shape()) for name in chunk.keys()}  # noqa: SIM118 - no mapping
+
+    def read(self, number: int) -> dict[str, np.ndarray]:
+        """See `ReplayReader`."""
+        path, listed = self._folder / self._files[number].name, self._files[number]
+        data = path.read_bytes()
+        if hashlib.sha256(data).hexdigest() != listed.sha256:
+            raise _changed(path, "SHA-256")
+        return safetensors.numpy.load(data)
+
+
+def _changed(path: Path, what: str) -> OSError:
+    return OSError(errno.EIO, f"expected the {what} that the checkpoint lists, found another one", str(path))
+
+
+def read_replay(source: ReplayReader) -> dict[str, np.ndarray]:
     """Tensors of a replay buffer from its chunks, in the order of the rows: into arrays made beforehand, a chunk at a time.
 
     Raises:
         OSError, ValueError, KeyError, SafetensorError: a file is gone or is not a chunk that fits the others.
     """
-    shapes: list[dict[str, tuple[int, ...]]] = []
-    for file in files:
-        with safe_open(file, "numpy") as chunk:
-            shapes.append({name: tuple(chunk.get_slice(name).get_shape()) for name in chunk.keys()})  # noqa: SIM118 - no mapping
+    shapes = [source.shapes(number) for number in range(source.chunks)]
     tensors: dict[str, np.ndarray] = {}
     start = 0
-    for file, shape in zip(files, shapes, strict=True):
+    for number, shape in enumerate(shapes):
         rows = next(iter(shape.values()))[0]
-        for name, array in safetensors.numpy.load_file(file).items():
+        for name, array in source.read(number).items():
             if name not in tensors:
                 tensors[name] = np.empty((sum(one[name][0] for one in shapes), *array.shape[1:]), array.dtype)
             tensors[name][start : start + rows] = array

@@ -77,10 +77,10 @@ def _start_of(plan: Plan, snapshot: Snapshot | None, source: Snapshot | None) ->
         one = _behavior_of(snapshot, plan)
         loop = snapshot.run.get("loops", {}).get(plan.behavior) or None
         return Start(one.policy, one.policy_version, state=one.trainer, env_steps=snapshot.run["env_steps"], elapsed_s=loop["elapsed_s"] if loop else 0.0,
-                     self_play=one.self_play, loop=loop)
+                     self_play=one.self_play, loop=loop, replay=one.replay)
     if source is not None:
         one = _behavior_of(source, plan, begins=True)
-        tensors = {name: tensor for name, tensor in one.trainer.tensors.items() if not name.startswith("replay/")}
+        tensors = one.trainer.tensors
         if one.trainer_type == "bc":  # it has no critic, so that of a new run stays
             tensors = {**plan.first_weights(), **tensors}
         return Start(one.policy, 0, weights=TrainerState(tensors, one.trainer.scalars))

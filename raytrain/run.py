@@ -206,7 +206,7 @@ def _run(config, local, fits, elsewhere, place, writers, callbacks, console, com
             console.message("compiling …")  # which nothing else can be done beside here
         plans = [replace(plan, import_dirs=one.import_dirs, parameters=one.parameters) for plan, one in zip(plans, elsewhere, strict=True)]
         backend = _backend(plans, starts, states, resumed.get("referee") if resumed else None, local, config, _replay_writers(plans, store))
-        del snapshot, source, starts  # which may hold a replay buffer
+        del snapshot, source, starts  # states of trainers, which have them now
         return _control(plans, backend, resumed, config, folder, store, writers, callbacks, console, command, versions, started_at, local)
 
 
@@ -218,7 +218,7 @@ def _control(plans, backend, resumed, config, folder, store, asked_for, callback
         stop = RunStop(config.stop, [plan.behavior for plan in plans])
         if resumed:
             stop.load_state(resumed["stop"])
-        judge = make_judge(config.evaluation, plans, store, console, writers, local)
+        judge = make_judge(config.evaluation, plans, store, console, writers, None if local else backend.evaluator_place)
         recovery = None if local else Recovery(plans, store, writers, stop, partial(_beginning, config, plans))
         spread = config.distributed
         fleet = None if plans[0].lock_step else Fleet(spread.count, max(spread.most, spread.count), spread.follows_cluster)
@@ -306,7 +306,7 @@ def _backend(
         return LocalBackend(plans, starts, states, referee, writers)
     from raytrain.cluster import RayBackend
 
-    return RayBackend(plans, starts, config.distributed, states, referee, writers, restart_limits(config))
+    return RayBackend(plans, starts, config.distributed, states, referee, writers, restart_limits(config), config.evaluation is not None)
 
 
 def restart_limits(config: RunConfig) -> RestartLimits:

@@ -34,7 +34,7 @@ from envs.packing import pack, unpack
 from envs.specs import BehaviorSpec
 from raytrain.errors import RunFolderError
 from raytrain.files import portable_name, to_json
-from raytrain.replay_chunks import ChunkFile, ReplayFiles, read_replay
+from raytrain.replay_chunks import ChunkFile, ReplayFiles
 from trainers.networks import Distribution
 from trainers.self_play import FrozenPolicy, snapshots_in
 from trainers.settings import NetworkSettings
@@ -65,8 +65,8 @@ class BehaviorSnapshot:
         distribution: how its policy draws continuous actions.
         reward: mean return of recent episodes; with self-play its rating; None if no episode has finished.
         self_play: its frozen policies (`trainers.self_play.SnapshotPool`); None without self-play.
-        replay: its replay buffer where that has been written already, and is no part of `trainer`; None without. One that is read from
-            a checkpoint is part of `trainer`.
+        replay: its replay buffer, which is in files already and no part of `trainer`: still to be moved into a checkpoint, or in the one that
+            was loaded; None without.
     """
 
     trainer: TrainerState
@@ -140,11 +140,11 @@ def encode(snapshot: Snapshot) -> dict[str, bytes]:
     return files
 
 
-def replay_files(snapshot: Snapshot) -> dict[str, tuple[str, ChunkFile]]:
-    """Path inside the checkpoint -> folder where it is now, and file, of all chunks of replay buffers."""
+def replay_files(snapshot: Snapshot) -> dict[str, tuple[ReplayFiles, ChunkFile]]:
+    """Path inside the checkpoint -> what it belongs to where it is now, and file, of all chunks of replay buffers."""
     folders = _behavior_folders(snapshot.behaviors)
     return {
-        f"{folders[name]}/{file.name}": (one.replay.folder, file)
+        f"{folders[name]}/{file.name}": (one.replay, file)
         for name, one in snapshot.behaviors.items() if one.replay is not None for file in one.replay.files
     }
 
@@ -253,7 +253,7 @@ def _find_problem(file: Path, name: str, size: int, sha256: str) -> str | None:
 
 
 def load_snapshot(folder: Path) -> Snapshot:
-    """The snapshot in checkpoint `folder`, after its files have been checked. Arrays are the caller's own.
+    """The snapshot in checkpoint `folder`, after its files have been checked. Arrays are the caller's own; replay buffers stay in their files.
 
     Raises:
         CheckpointError: `folder` is not a complete checkpoint, or corrupt; each file is named with the reason.
@@ -270,10 +270,10 @@ def load_snapshot(folder: Path) -> Snapshot:
             _refuse(folder, [f"{file}: not in {MANIFEST}" for file in files if file not in listed])
             policy, weights = _load_policy(folder / subfolder)
             state = _load_state(folder / subfolder, "trainer")
-            chunks = sorted(path for path in listed if path.startswith(f"{subfolder}/replay-"))
-            state.tensors.update(read_replay([folder / path for path in chunks]))
+            chunks = tuple(ChunkFile(path.rpartition("/")[2], *listed[path]) for path in sorted(listed) if path.startswith(f"{subfolder}/replay-"))
+            replay = ReplayFiles(str((folder / subfolder).absolute()), chunks, kept=True) if chunks else None
             frozen = _load_state(folder / subfolder, "snapshots") if "snapshots" in parts else None
-            behaviors[name] = BehaviorSnapshot(trainer=state, policy=weights, self_play=frozen, **policy)
+            behaviors[name] = BehaviorSnapshot(trainer=state, policy=weights, self_play=frozen, replay=replay, **policy)
         names = sorted(path[len(MANAGERS) + 1 : -len(".json")] for path in listed if path.startswith(f"{MANAGERS}/") and path.endswith(".json"))
         running = {name: _load_running(folder / MANAGERS, name) for name in run["run"].get("managers", names) if name in names}
         return Snapshot(behaviors=behaviors, run=dict(run["run"]), running=running)

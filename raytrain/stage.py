@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any
 
 from envs.base import BatchedEnv
 from envs.specs import DecisionSteps, Steps
 from raytrain.matches import Matches
 from raytrain.messages import Game, Orders, PolicyMessage
 from trainers.policy import Policy
+from trainers.trainer import Weights
 
 
 class Stage:
@@ -28,16 +31,12 @@ class Stage:
         self._orders = orders if matches is None else None  # in force; None while the first snapshots are on their way
         self._matches, self._new_policy = matches, dict(new_policy or {})
         self._snapshots: dict[str, dict[int, Policy]] = {behavior: {} for behavior in self._new_policy}
+        self._weights: dict[str, dict[int, Weights]] = {behavior: {} for behavior in self._new_policy}  # of those
 
     @property
     def is_set(self) -> bool:
         """Opponents have their policies; nothing can be played before."""
         return self._orders is not None
-
-    @property
-    def has_opponents(self) -> bool:
-        """Agents may be played by earlier policies."""
-        return self._matches is not None
 
     @property
     def has_news(self) -> bool:
@@ -46,13 +45,39 @@ class Stage:
 
     def receive(self, behavior: str, message: PolicyMessage) -> None:
         """Take note of a behavior's policy message."""
-        own = self._snapshots.get(behavior, {})
         for number, weights in message.snapshots.items():
-            if number not in own:
-                own[number] = self._new_policy[behavior]()
-                own[number].set_weights(weights, number)
+            self._know(behavior, number, weights)
         if message.orders is not None and message.orders.number > self._newest.number:
             self._newest = message.orders
+
+    def _know(self, behavior: str, number: int, weights: Weights) -> None:
+        own = self._snapshots.get(behavior, {})
+        if number not in own:
+            own[number] = self._new_policy[behavior]()
+            own[number].set_weights(weights, number)
+            self._weights[behavior][number] = dict(sorted(weights.items()))  # in one order, wherever they come from
+
+    def running_state(self) -> dict[str, Any]:
+        """What worlds play at this moment, with the opponents in them, for `envs.packing`."""
+        state: dict[str, Any] = {"resets": (self._orders or self._made_by).resets}
+        if self._matches is not None:
+            playing = {behavior: sorted(self._matches.played(behavior) & own.keys()) for behavior, own in self._snapshots.items()}
+            state["matches"] = self._matches.state()
+            state["opponents"] = {behavior: [
+                {"number": number, "weights": self._weights[behavior][number], "agents": self._snapshots[behavior][number].agents_state()}
+                for number in numbers] for behavior, numbers in playing.items()}
+        return state
+
+    def load_running_state(self, state: dict[str, Any]) -> None:
+        """Go on with what is played; the newest orders hold as soon as their snapshots are there."""
+        if state["resets"] < self._newest.resets:  # decided in the moment of the checkpoint: `obey` has it begin anew
+            self._made_by, self._orders = replace(self._newest, resets=state["resets"]), None
+        if self._matches is not None:
+            self._matches.load_state(state["matches"])
+            for behavior, opponents in state["opponents"].items():
+                for one in opponents:
+                    self._know(behavior, one["number"], one["weights"])
+                    self._snapshots[behavior][one["number"]].load_agents_state(one["agents"])
 
     def obey(self, env: BatchedEnv) -> bool:
         """Let the newest orders hold from each world's next episode on, if they can.
@@ -67,7 +92,8 @@ class Stage:
         before, self._orders = self._orders or self._made_by, orders
         for behavior, numbers in named.items():
             needed = numbers | self._matches.played(behavior)
-            self._snapshots[behavior] = {number: policy for number, policy in self._snapshots[behavior].items() if number in needed}
+            for kept in (self._snapshots, self._weights):
+                kept[behavior] = {number: one for number, one in kept[behavior].items() if number in needed}
         if orders.lesson != before.lesson:
             env.set_parameters(orders.parameters, orders.lesson)
         return orders.resets > before.resets

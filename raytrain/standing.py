@@ -1,8 +1,10 @@
 """Where env managers stood when a checkpoint was made: what a run in lock-step that is resumed goes on from, in the middle of episodes.
 
-In lock-step all agents stand still when a round is delivered: nothing is under way, and no row is left over. An env manager notes that
-place (its newest ones; see `EnvManager.state`), and the checkpoint takes the one at which the rounds that are learnt from were
-delivered. A round that has begun since is not in it; it is collected once more, with the same random numbers.
+In lock-step all agents stand still when a round is delivered: nothing is under way, and no row is left over. With several behaviors, whose
+rounds end at different moments, the others are within theirs, and what they have collected is part of that place. An env manager notes it
+(its newest ones; see `EnvManager.state`), and the checkpoint takes the one at which the rounds that are learnt from were delivered: of all
+behaviors, so that there is one only where their parts of the checkpoint are of one moment. A round that has begun since is not in it; it is
+collected once more, with the same random numbers.
 """
 
 from __future__ import annotations
@@ -45,7 +47,7 @@ def why_not(plans: Sequence[Plan], snapshot: Snapshot) -> str:
         return "the checkpoint has no running episodes"
     if list(snapshot.running) != list(run.managers):
         return f"the checkpoint is of {len(snapshot.running)} env managers, and there are {len(run.managers)} now"
-    num_envs = {len(running["env"]["kept"]) for running in snapshot.running.values()}
+    num_envs = {running["env"]["num_envs"] for running in snapshot.running.values()}
     if num_envs != {run.num_envs}:
         return f"the checkpoint is of {num_envs.pop()} environments in each env manager, and there are {run.num_envs} now"
     if any(set(running["lanes"]) != {plan.behavior for plan in plans} for running in snapshot.running.values()):

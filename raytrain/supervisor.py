@@ -73,8 +73,7 @@ class Supervisor:
         if refusal:
             fault.message += f"\n{refusal}"
             raise fault
-        most = self.limits.max_lifetime
-        return f"{fault.message} – started anew ({part.counter.restarts}{f' of at most {most} times' if most >= 0 else ' so far'})"
+        return f"{fault.message} – started anew ({part.counter.so_far})"
 
     @property
     def restarts(self) -> int:

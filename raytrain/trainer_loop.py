@@ -145,8 +145,7 @@ class TrainerLoop:
         self._learn_what_is_owed()  # by a state that was loaded
         if self._others and self.finished and not self._acts_for_others:
             self._publish_for_others()
-        if self._may_grant_more():
-            self._publish(self.version)
+        self.grant_more()
         if self._stopping and self._lock_step:
             return False  # the round that has just come is collected once more after a resume
         waiting = self._source.waiting()
@@ -156,7 +155,7 @@ class TrainerLoop:
             with self.timers.section("wait_for_trajectories"):
                 self._source.wait(wait_s)
             self.look()
-            self._publish_orders()
+            self.publish_orders()
             return False
         for _ in range(waiting):
             with self.timers.section("take"):
@@ -168,12 +167,17 @@ class TrainerLoop:
             self._learn_what_is_owed()
             if not ready and self._may_grant_more():
                 self._publish(self.version)  # the same policy, so that collecting goes on
-            self._publish_orders()
+            self.publish_orders()
             if self._checkpoint_label is not None:  # after learning, so that rows held, which a checkpoint leaves out, are few
                 self._emit_checkpoint(self._checkpoint_label)
             if ready:
                 return True
         return False
+
+    def grant_more(self) -> None:
+        """Publish credit that is due without an update; only from the loop's own thread."""
+        if self._may_grant_more():
+            self._publish(self.version)
 
     def _may_grant_more(self) -> bool:
         """Whether credit should go out without an update; not once the run is over, when rows could only be dropped."""
@@ -256,8 +260,8 @@ class TrainerLoop:
         if self._desk is not None:
             self._desk.look(self._trainer.agent_steps, self._policy)
 
-    def _publish_orders(self) -> None:
-        """Where no other message is due, one with the same policy and credit."""
+    def publish_orders(self) -> None:
+        """Where no other message is due, one with the same policy and credit; only from the loop's own thread."""
         if self._desk is not None and self._desk.has_news:
             self._publish(self.version, with_grant=False)
 

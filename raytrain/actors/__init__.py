@@ -5,14 +5,15 @@ from raytrain.actors.ends import (
     RemotePolicySink,
     RemotePolicySource,
     RemoteReferee,
-    RemoteReplayWriter,
     RemoteSink,
     RemoteSource,
 )
 from raytrain.actors.exchange import Exchange
-from raytrain.actors.loops import EnvManagerActor, EvaluatorActor, ReplayWriterActor, Report, TrainerActor
+from raytrain.actors.loops import EnvManagerActor, EvaluatorActor, Report, TrainerActor
+from raytrain.actors.replay import OtherNodesReplay, RemoteReplayWriter, ReplayDiskActor, own_node, start_disk
 
 __all__ = [
-    "CALL_TIMEOUT_S", "EnvManagerActor", "EvaluatorActor", "Exchange", "RemotePolicySink", "RemotePolicySource", "RemoteReferee", "RemoteReplayWriter",
-    "RemoteSink", "RemoteSource", "ReplayWriterActor", "Report", "TrainerActor",
+    "CALL_TIMEOUT_S", "EnvManagerActor", "EvaluatorActor", "Exchange", "OtherNodesReplay", "RemotePolicySink", "RemotePolicySource", "RemoteReferee",
+    "RemoteReplayWriter", "RemoteSink", "RemoteSource", "ReplayDiskActor", "Report", "TrainerActor", "own_node",
+    "start_disk",
 ]

@@ -2,29 +2,24 @@
 
 from __future__ import annotations
 
-import errno
 import queue
 import threading
 import time
 from collections import deque
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
-import numpy as np
 import ray
 
 from raytrain.actors.exchange import producer_of
 from raytrain.messages import Header, PolicyMessage
 from raytrain.queues import Item
 from raytrain.referee import ItemReport, Ruling
-from raytrain.replay_chunks import ChunkFile
 from trainers.trajectory import TrajectoryBatch
 
 CALL_TIMEOUT_S = 30.0
 """An actor that does not answer a control call for this long is taken for dead."""
-_CHUNK_TIMEOUT_S = 120.0  # to bring 64 MiB over a slow network to a slow disk
 _SLICE_S = 1.0  # longest wait inside one remote call: a waiter that dies leaves nothing behind for longer
 _NEWS_SLICE_S = 5.0  # the same of the many that wait for a policy: a thousand of them would keep the exchange busy by asking alone
 _AGAIN_S = 0.1  # between two calls of an exchange that is being started anew
@@ -293,32 +288,3 @@ class RemoteReferee:
 
     def current(self, behavior: str) -> Ruling:
         return ray.get(self._referee.current.remote(behavior), timeout=CALL_TIMEOUT_S)
-
-
-class RemoteReplayWriter:
-    """A `ReplayWriter` whose disk is on another node: one chunk is on its way at a time, straight from this process to that one."""
-
-    def __init__(self, actor: ray.actor.ActorHandle) -> None:
-        self._actor = actor
-
-    def begin(self) -> str:
-        """See `ReplayWriter`."""
-        return self._call("begin")
-
-    def write(self, folder: str, number: int, tensors: dict[str, np.ndarray]) -> ChunkFile:
-        """See `ReplayWriter`."""
-        return self._call("write", folder, number, tensors)
-
-    def remove(self, folder: str) -> None:
-        """See `ReplayWriter`."""
-        with suppress(OSError):
-            self._call("remove", folder)
-
-    def _call(self, *arguments: Any) -> Any:
-        try:
-            answer = ray.get(self._actor.call.remote(*arguments), timeout=_CHUNK_TIMEOUT_S)
-        except ray.exceptions.RayError as error:
-            raise OSError(errno.EIO, f"the process on the driver's machine that writes it did not answer ({type(error).__name__})") from error
-        if isinstance(answer, OSError):
-            raise answer
-        return answer

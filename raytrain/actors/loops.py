@@ -12,20 +12,21 @@ import threading
 import time
 from collections import deque
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import ray
 
 from envs.step_record import last_episodes, read_record
-from raytrain.actors.ends import RemotePolicySink, RemotePolicySource, RemoteReferee, RemoteReplayWriter, RemoteSink, RemoteSource
+from raytrain.actors.ends import RemotePolicySink, RemotePolicySource, RemoteReferee, RemoteSink, RemoteSource
+from raytrain.actors.replay import OtherNodesReplay, RemoteReplayWriter
 from raytrain.backends import trainer_name
 from raytrain.errors import RunFault
 from raytrain.evaluation import EVALUATOR, Evaluator, Played
 from raytrain.intake import ManagerChange
 from raytrain.messages import ManagerStatus, Notice, Orders, TrainerStatus
 from raytrain.plan import Plan, Start, build_env_manager, build_trainer_loop, manager_name
-from raytrain.replay_chunks import ChunkWriter
 
 _EVALUATOR_NICENESS = 10
 _FEW = 4
@@ -170,28 +171,19 @@ class EvaluatorActor:
             return RunFault.of(EVALUATOR, error)
 
 
-class ReplayWriterActor:
-    """A `ChunkWriter` on the driver's node. What the disk refuses is returned: Ray would wrap an error."""
-
-    def __init__(self, writer: ChunkWriter) -> None:
-        self._writer = writer
-
-    def call(self, name: str, *arguments: Any) -> Any:
-        """A method of the writer; its result, or the `OSError`."""
-        try:
-            return getattr(self._writer, name)(*arguments)
-        except OSError as error:
-            return OSError(error.errno, error.strerror or str(error))
-
-
 class TrainerActor(_LoopActor):
-    """A trainer on Ray."""
+    """A trainer on Ray.
+
+    Args:
+        results_node: id of the node whose disk has the results.
+    """
 
     def __init__(
         self, plan: Plan, start: Start, exchange: ray.actor.ActorHandle, referee: ray.actor.ActorHandle | None,
-        replay_writer: ray.actor.ActorHandle | None = None,
+        replay_writer: ray.actor.ActorHandle | None = None, results_node: str = "",
     ) -> None:
         super().__init__(trainer_name(plan.behavior))
+        self._results_node = results_node
         self._replay_writer = None if replay_writer is None else RemoteReplayWriter(replay_writer)
         self._plan, self._begin, self._exchange = plan, start, exchange
         self._changes: deque[ManagerChange] = deque()
@@ -204,10 +196,11 @@ class TrainerActor(_LoopActor):
     def _loop(self) -> None:
         sink = RemotePolicySink(self._exchange, self._plan.first_message(self._begin))
         self._source = source = RemoteSource(self._exchange, f"{self._plan.behavior}-{os.getpid()}-{time.time_ns()}", sink.publish_again)
-        loop = build_trainer_loop(self._plan, self._begin, source, sink, self._referee, self._replay_writer)
+        reader = partial(OtherNodesReplay, node=self._results_node)
+        loop = build_trainer_loop(self._plan, self._begin, source, sink, self._referee, self._replay_writer, reader)
         if self._begin.epoch == 0:  # otherwise it is that from which it goes on
             loop.request_save()
-        self._begin = None  # a loaded replay buffer may be part of it
+        self._begin = None  # the trainer has its state now
         self._component = loop
         self._pass_on()
         while not self._stopping.is_set():

@@ -9,10 +9,9 @@ from types import MappingProxyType
 from typing import Any
 
 import ray
-from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from envs.restarts import RestartLimits
-from raytrain.actors import EnvManagerActor, ReplayWriterActor, Report, TrainerActor
+from raytrain.actors import EnvManagerActor, Report, TrainerActor, own_node, start_disk
 from raytrain.backends import News, trainer_name
 from raytrain.cluster.answers import ANSWER_S, answer_of
 from raytrain.cluster.placing import Placement
@@ -34,12 +33,13 @@ class Cast:
         manager_states: of the env managers, where a checkpoint has them.
         referee_state: of the checkpoint.
         limits: how often each env manager and each trainer may be started anew.
+        evaluates: there will be an evaluator, too, which is no part of the cast but has its place in the plan.
     """
 
     def __init__(
         self, plans: Sequence[Plan], starts: Mapping[str, Start], settings: DistributedSettings, manager_states: list[dict] | None = None,
         referee_state: dict[str, Any] | None = None, replay_writers: Mapping[str, ChunkWriter] = MappingProxyType({}),
-        limits: RestartLimits | None = None,
+        limits: RestartLimits | None = None, evaluates: bool = False,
     ) -> None:
         self._plans, self._settings, self._states = {plan.behavior: plan for plan in plans}, settings, manager_states
         self._starts = dict(starts)
@@ -64,9 +64,15 @@ class Cast:
         self._marks = dict.fromkeys(self._plans, (0, 0))  # serial and version of the first message of each trainer
         self._rolled_back = dict.fromkeys(self._plans, 0)
         self._placement: Placement | None = None
+        self._evaluates = evaluates
         self._is_placed = False  # and so said
+        self._said_waiting: list[str] = []  # for whose places the user knows that the run waits
         self._last_states: dict[str, dict] = {}
         self._left_over: list[Any] = []  # events that came together with a fault
+
+    def evaluator_place(self) -> dict[str, Any]:
+        """Options of the evaluator's actor, once there is a cast."""
+        return self._placement.evaluator()
 
     def _start_referee(self) -> None:
         self._referee = ray.remote(Referee).options(num_cpus=0).remote(list(self._plans.values()), self._referee_state)
@@ -83,14 +89,11 @@ class Cast:
         name = trainer_name(behavior)
         self._supervisor.started(name)
         trainer = ray.remote(TrainerActor).options(**self._placement.trainer(behavior), max_concurrency=4)
-        # What is started from may hold a replay buffer, so it is let go.
-        start = self._starts.pop(behavior)
-        writer = self._replay_writers.get(behavior)
-        if writer is not None:  # on this machine, where the results are, whatever node the trainer is on
-            here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
-            life = self._supervisor.parts[name].life
-            writer = ray.remote(ReplayWriterActor).options(num_cpus=0, scheduling_strategy=here).remote(writer.of_life(life))
-        self._actors[name] = trainer.remote(self._plans[behavior], start, self._exchanges[behavior], self._referee, writer)
+        start, writer = self._starts.pop(behavior), self._replay_writers.get(behavior)
+        here = own_node()  # where the results are, whatever node the trainer is on
+        if writer is not None:
+            writer = start_disk(writer.of_life(self._supervisor.parts[name].life), here)
+        self._actors[name] = trainer.remote(self._plans[behavior], start, self._exchanges[behavior], self._referee, writer, here)
         self._actors[name].start.remote()
 
     @property
@@ -140,10 +143,18 @@ class Cast:
         news.restarts = self._supervisor.restarts
         if news.starting:
             news.waiting_for = self._placement.missing({n: self._actors[n] for n in news.starting})
+            self._say_who_waits(news)
         elif not self._is_placed:
             self._is_placed = True
-            news.placement = self._placement.rows(self._actors)
+            news.placement = self._placement.rows(self._actors, self._evaluates)
         return news
+
+    def _say_who_waits(self, news: News) -> None:
+        """Once, of a run that goes on meanwhile: the console explains a silence, and there is none."""
+        goes_on = bool(news.managers) and len(news.trainers) == len(self._trainers)
+        if news.waiting_for and goes_on and news.starting != self._said_waiting:
+            self._said_waiting = news.starting
+            news.notices.append(f"waiting for room: {news.waiting_for}")
 
     def request_save(self, behaviors: Iterable[str]) -> None:
         for behavior in behaviors:

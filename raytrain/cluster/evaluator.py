@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import ray
@@ -16,10 +16,14 @@ _EVALUATOR_DEATHS = 10
 
 
 class RemoteEvaluator:
-    """An evaluator as a Ray actor, which begins with the first request; see `raytrain.evaluation.EvaluatorHandle`."""
+    """An evaluator as a Ray actor, which begins with the first request; see `raytrain.evaluation.EvaluatorHandle`.
 
-    def __init__(self, evaluator: Evaluator) -> None:
-        self._evaluator = evaluator
+    Args:
+        place: options of the actor: where it goes, and what it sees there.
+    """
+
+    def __init__(self, evaluator: Evaluator, place: Callable[[], dict[str, Any]]) -> None:
+        self._evaluator, self._place = evaluator, place
         self._actor: Any = None
         self._calls: list[ray.ObjectRef] = []
         self._requests: list[tuple[Any, ...]] = []  # of those calls
@@ -31,7 +35,7 @@ class RemoteEvaluator:
 
     def _send(self, request: tuple[Any, ...]) -> None:
         if self._actor is None:
-            self._actor = ray.remote(EvaluatorActor).options(num_cpus=0).remote(self._evaluator)
+            self._actor = ray.remote(EvaluatorActor).options(**self._place()).remote(self._evaluator)
         self._calls.append(self._actor.play.remote(*request))
 
     def poll(self, timeout_s: float) -> list[Played]:

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 
 import ray
 from ray._private.state import available_resources_per_node
 from ray._private.state import state as ray_state
+from ray._private.worker import global_worker
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from envs.factories import EnvFactory
 from raytrain.errors import ClusterError
 from raytrain.node_check import compare_versions, import_problem, installed_versions, report
 from raytrain.placement import (
+    Claim,
     Node,
+    claim_of,
     demands_of,
     env_manager_needs,
     refusal,
@@ -24,6 +28,7 @@ from raytrain.settings import DistributedSettings
 from raytrain.shipping import job_runtime_env
 
 _REPORT_S = 25.0  # longest wait for nodes to say what they have: so that a wrong module is told within 30 s
+_USAGE_S = 5.0
 
 
 def check_resources(plans: Sequence[Plan], settings: DistributedSettings) -> list[str]:
@@ -101,6 +106,19 @@ def live_nodes() -> list[Node]:
         for n in ray.nodes() if n["Alive"]
     ]
     return sorted(nodes, key=lambda node: (not node.is_head, node.address, node.id))
+
+
+def claims_that_wait() -> Counter[Claim]:
+    """How often each claim is asked for and has no place yet, by everybody who uses the cluster. An actor whose process is only starting has its
+    place: what it claims is no longer free, and it waits for nothing. Empty where Ray does not answer: nothing is said then."""
+    counts: Counter[Claim] = Counter()
+    try:
+        usage = global_worker.gcs_client.get_all_resource_usage(timeout=_USAGE_S).resource_usage_data
+    except ray.exceptions.RayError:
+        return counts
+    for one in usage.resource_load_by_shape.resource_demands:
+        counts[claim_of(one.shape)] += one.num_ready_requests_queued + one.num_infeasible_requests_queued + one.backlog_size
+    return counts
 
 
 def has_autoscaler() -> bool:

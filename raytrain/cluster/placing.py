@@ -11,14 +11,18 @@ from ray.util import get_current_placement_group
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from raytrain.backends import trainer_name
-from raytrain.cluster.nodes import live_nodes
+from raytrain.cluster.nodes import claims_that_wait, live_nodes
+from raytrain.evaluation import EVALUATOR
 from raytrain.placement import (
+    Demand,
     demands_of,
     env_manager_needs,
+    evaluator_node,
     missing,
     plan_rows,
     trainer_needs,
     trainer_nodes,
+    without_a_place,
 )
 from raytrain.plan import Plan
 from raytrain.settings import DistributedSettings
@@ -40,6 +44,7 @@ class Placement:
         self._has_places = get_current_placement_group() is not None  # a trial of a sweep: all that it claims is there already
         self._is_spread = len(nodes) > 1 and not self._has_places
         self._chosen = trainer_nodes(list(self._demands.values()), nodes) if self._is_spread else {}
+        self._evaluator = evaluator_node(list(self._demands.values()), nodes, self._chosen.values()) if self._is_spread else None
         self._has_gpus = any(node.resources.get("GPU") for node in nodes)
         self._asked_s, self._text = time.monotonic(), ""  # the first moments are no wait
 
@@ -57,34 +62,48 @@ class Placement:
         spread = {"scheduling_strategy": "SPREAD"} if self._is_spread else {}
         return {**_claims(needs), **self._gpus(needs.get("GPU", 0.0)), **spread}
 
+    def evaluator(self) -> dict[str, Any]:
+        """Options of an evaluator: its environments are those of an env manager, so it goes where these do and sees what they see."""
+        return {"num_cpus": 0, **self._gpus(env_manager_needs(self._settings).get("GPU", 0.0)), **_at(self._evaluator)}
+
     def _on(self, trainer: str) -> dict[str, Any]:
-        node = self._chosen.get(trainer)
-        return {} if node is None else {"scheduling_strategy": NodeAffinitySchedulingStrategy(node, soft=True, _spill_on_unavailable=True)}
+        return _at(self._chosen.get(trainer))
 
     def _gpus(self, claimed: float) -> dict[str, Any]:
         """Ray leaves every GPU visible to an actor that claims none."""
         hides = self._has_gpus and not claimed
         return {"runtime_env": {"env_vars": {"CUDA_VISIBLE_DEVICES": ""}}} if hides else {}
 
-    def rows(self, actors: Mapping[str, Any]) -> list[tuple[str, str]]:
+    def rows(self, actors: Mapping[str, Any], evaluates: bool) -> list[tuple[str, str]]:
         """(node, actors on it) by where they are now; empty on a single node.
 
         Args:
             actors: name -> handle.
+            evaluates: there will be an evaluator, too, which begins with the first evaluation.
         """
         nodes = live_nodes()
-        return plan_rows({name: _table(actor)["Address"]["NodeID"] for name, actor in actors.items()}, nodes) if len(nodes) > 1 else []
+        if len(nodes) < 2:
+            return []
+        places = {name: _table(actor)["Address"]["NodeID"] for name, actor in actors.items()}
+        if evaluates and self._evaluator is not None:
+            places[EVALUATOR] = self._evaluator
+        return plan_rows(places, nodes)
 
     def missing(self, actors: Mapping[str, Any]) -> str:
         """What those of `actors` that Ray has not placed wait for; looked up every few seconds only."""
         if not self._has_places and time.monotonic() - self._asked_s >= _ASK_EVERY_S:
             nodes = live_nodes()
-            pending = [self._demands[name] for name, actor in actors.items() if name in self._demands and is_pending(actor)]
-            # One that has its place is pending, too, while its process starts; but then that is not for want of anything.
-            waiting = [demand for demand in pending if not any(node.holds(demand.needs, node.free) for node in nodes)]
+            later = env_manager_needs(self._settings)  # of env managers that came by `scale`
+            pending = [self._demands.get(name) or Demand(name, "env manager", later) for name, actor in actors.items() if is_pending(actor)]
+            waiting = without_a_place(pending, claims_that_wait()) if pending else []
             self._text = missing(waiting, nodes) if waiting else ""
             self._asked_s = time.monotonic()
         return self._text
+
+
+def _at(node: str | None) -> dict[str, Any]:
+    """A node that is asked for, as options of ``ray.remote``; None is any."""
+    return {} if node is None else {"scheduling_strategy": NodeAffinitySchedulingStrategy(node, soft=True, _spill_on_unavailable=True)}
 
 
 def _claims(needs: Mapping[str, float]) -> dict[str, Any]:

@@ -12,6 +12,8 @@ import pytest
 import ray
 import yaml
 
+from raytrain.run_folder import ask_for_managers
+
 ROOT = Path(__file__).resolve().parents[2]
 WORLD = "import gymnasium as gym\nimport {helper}\n\ndef make():\n    return gym.make('CartPole-v1', max_episode_steps={helper}.STEPS)\n"
 
@@ -90,6 +92,7 @@ def test_code_of_the_driver_reaches_other_nodes_and_the_plan_is_where_actors_are
     (tmp_path / "world_of_nodes.py").write_text(WORLD.format(helper="helper_of_nodes"))
     (tmp_path / "helper_of_nodes.py").write_text("STEPS = 100\n")
     file = write_run(tmp_path, "world_of_nodes", trainer_resources={"fast": 1})
+    file.write_text(file.read_text() + "evaluation: {episodes: 1}\n")
     out, _ = (run := command(str(file), "--address", three_nodes.address, "--results-dir", str(tmp_path / "r"), "--run-id", "n", cwd=tmp_path)).communicate(timeout=240)
     assert run.returncode == 0, out
     assert f"shipping raytrain and {tmp_path}" in out and "asks for no token" in out
@@ -97,6 +100,8 @@ def test_code_of_the_driver_reaches_other_nodes_and_the_plan_is_where_actors_are
     assert re.search(r"head, node \w+\)\s+nothing of this run", plan[0]), plan
     placed = " ".join(plan[1:])
     assert "trainer of CartPole" in placed and "env-manager-0" in placed and "env-manager-1" in placed
+    (beside,) = (row for row in plan[1:] if "evaluator" in row)
+    assert "trainer" not in beside and "evaluation at" in out
 
 
 def test_a_module_that_workers_do_not_have_is_named_with_their_search_path(three_nodes, tmp_path):
@@ -136,6 +141,25 @@ def test_a_run_waits_for_nodes_if_it_is_told_to_and_says_what_is_missing(three_n
     rest, _ = run.communicate(timeout=60)
     assert any("the run waits for nodes" in line for line in lines), lines + [rest]
     assert re.search(r"waiting for .*needs 1 CPU, 0 of 4 free", lines[-1]), lines + [rest]
+
+
+def test_more_env_managers_than_there_is_room_for_are_told_of_while_the_run_goes_on(three_nodes, tmp_path):
+    """`raytrain scale` beyond the cluster: who waits, what for, and how much is free; what has its place and is starting is not among them."""
+    (tmp_path / "plain_world.py").write_text("import gymnasium as gym\n\ndef make():\n    return gym.make('CartPole-v1')\n")
+    file = write_run(tmp_path, "plain_world", num_env_managers=1, max_env_managers=6)
+    options = ["--address", three_nodes.address, "--results-dir", str(tmp_path / "r"), "--run-id", "n", "--set", "behaviors.CartPole.max_steps=100000000"]
+    run = command(str(file), *options, cwd=tmp_path, PYTHONUNBUFFERED="1")
+    lines, asked = [], False
+    for line in run.stdout:
+        lines.append(line)
+        if not asked and "steps/s" in line:
+            asked = ask_for_managers(tmp_path / "r" / "n", 6) == 6
+        if "more (each needs" in line or len(lines) > 5_000:
+            break
+    run.terminate()
+    rest, _ = run.communicate(timeout=120)
+    text = "".join(lines)
+    assert "going on with 6 env managers" in text and "waiting for room: env-manager-3 and 2 more (each needs 1 CPU, 0 of 4 free)" in text, text + rest
 
 
 def test_a_cluster_with_a_token_is_joined_with_it_only(tmp_path):

@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -16,11 +17,15 @@ from safetensors.numpy import load_file
 
 import raytrain
 from raytrain import cluster
+from raytrain.actors import OtherNodesReplay
 from raytrain.checkpoint import CheckpointStore
 from raytrain.errors import ClusterError, RunFault
+from raytrain.replay_chunks import REPLAY, ChunkReader, ChunkWriter, read_replay, write_replay
 from tests.raytrain.exact_worlds import config as exact_config
+from tests.raytrain.sac_runs import replays
 from tests.raytrain.spaces_runs import config as spaces_config
 from tests.raytrain.test_exact_resume import differences_of_trainer, metrics
+from trainers.trainer import TrainerState
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -133,11 +138,36 @@ def test_a_replay_buffer_is_saved_and_resumed_without_passing_through_the_driver
     assert chunks[0].read_bytes() == chunks[1].read_bytes()
     assert all(not list((run.path / "checkpoints").glob(".*")) for run in runs), "no leftovers"
     data["behaviors"]["Pendulum"]["max_steps"] = 1500
-    again = train(tmp_path, data, "ray", num_env_managers=2, resume=True)
+    with monkeypatch.context() as patch:  # of this process, the driver's; the trainer's is another one
+        patch.setattr(ChunkReader, "read", lambda reader, number: pytest.fail("the driver reads it"))
+        again = train(tmp_path, data, "ray", num_env_managers=2, resume=True)
     steps, updates = (again.results[k] - runs[0].results[k] for k in ("agent_steps", "updates"))
     assert steps >= 400 and abs(steps - 2 * updates) <= 2, "no new warm-up"
-    tensors = CheckpointStore(again.path, 5).load_latest()[0].behaviors["Pendulum"].trainer.tensors
-    assert len(tensors["replay/next"]) >= again.results["agent_steps"]
+    assert len(replays(max((again.path / "checkpoints").iterdir()))["Pendulum"]["replay/next"]) >= again.results["agent_steps"]
+
+
+def test_a_trainer_that_does_not_see_the_results_has_its_replay_buffer_read_where_they_are(private_ray, tmp_path, monkeypatch):
+    """As on another node: a file that is not there, or another one of the same name. Chunks come one at a time, bit for bit."""
+    rng = np.random.default_rng(0)
+    state = TrainerState({f"{REPLAY}obs": rng.random((1000, 8)), f"{REPLAY}next": np.arange(1000)}, {})
+    _, replay = write_replay(state, ChunkWriter(tmp_path, ".replay-"), 20_000)
+    replay = replace(replay, folder=str(tmp_path / replay.folder), kept=True)
+
+    def unseen(reader, number):
+        raise FileNotFoundError(2, "no such file")
+
+    monkeypatch.setattr(ChunkReader, "shapes", unseen)
+    monkeypatch.setattr(ChunkReader, "read", unseen)
+    node = ray.get_runtime_context().get_node_id()
+    with pytest.raises(FileNotFoundError):
+        read_replay(OtherNodesReplay(replay, node))
+    monkeypatch.setattr("raytrain.actors.replay.own_node", lambda: "another")
+    found = read_replay(OtherNodesReplay(replay, node))
+    assert len(replay.files) > 3 and all(np.array_equal(found[name], array) for name, array in state.tensors.items())
+    file = Path(replay.folder) / replay.files[2].name
+    file.write_bytes(file.read_bytes()[:-1] + b"x")
+    with pytest.raises(OSError, match="SHA-256 that the checkpoint lists"):
+        read_replay(OtherNodesReplay(replay, node))
 
 
 @pytest.mark.parametrize("trainer_type", ["ppo", "sac"])

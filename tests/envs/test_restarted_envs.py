@@ -87,6 +87,7 @@ def test_faults_after_which_the_run_goes_on(tmp_path: Path, mode: str, times: in
         for fault in faults:
             assert fault.last_action in (0, 1)
             assert re.search(how, str(fault))
+        assert [fault.remark for fault in faults] == [f"started anew ({life + 1} of at most {limits(times).max_lifetime} times)" for life in lives]
         assert env.take_restarts() == []
         assert [(episode.slot, len(episode.reward), episode.obs[0][LIFE]) for episode in auditor.lost] == [(1, 2, life) for life in lives]
         for episode in auditor.finished:

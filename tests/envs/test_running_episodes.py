@@ -104,15 +104,24 @@ def test_parameters_go_on_with_the_episode(moment):
 
 @pytest.mark.parametrize(("env", "kwargs"), [
     ("tests.raytrain.exact_worlds:Forgetful", {}), (f"{WORLDS}:wrapped", {}), (f"{WORLDS}:OtherMeaning", {}), ("CartPole-v1", {}),
-    ("envs.toy_agents:CountingAgents", {}),
+    ("envs.toy_agents:CountingAgents", {}), ("tests.raytrain.exact_worlds:vector", {"kind": "async"}),
 ])
 def test_what_cannot_be_gone_on_with(env, kwargs):
-    """Without the methods, with an unknown wrapper around them, with methods that mean something else; and Gymnasium's vector CartPole."""
-    copies = opened(env, "auto" if env == "CartPole-v1" else "inline", env_kwargs=kwargs)
+    """Without the methods, with an unknown wrapper around them, with methods that mean something else; vector environments in other processes."""
+    copies = opened(env, "auto" if kwargs else "inline", env_kwargs=kwargs)
     copies.reset()
     copies.poll(60.0)
     assert copies.running_state() is None
     copies.close()
+
+
+@pytest.mark.parametrize("moment", [0, 7, 12, 13, 14, 40])
+@pytest.mark.parametrize(("env", "kwargs"), [
+    ("CartPole-v1", {}), *(("tests.raytrain.exact_worlds:vector", {"kind": kind}) for kind in ("own", "sync", "same step"))])
+def test_vector_environments_go_on_as_a_whole(env, kwargs, moment):
+    """Also between an end and the step that resets its environment."""
+    for one, two in compared(lambda: opened(env, "auto", env_kwargs=kwargs), moment, steps=60):
+        assert one == two and one
 
 
 def test_nothing_is_saved_while_a_step_is_under_way():
@@ -159,3 +168,15 @@ def test_values_come_back_as_they_were():
     np.testing.assert_array_equal(back["a"], np.arange(6, dtype=np.uint8).reshape(2, 3).T)
     assert back["b"] == value["b"] and back["c"] == value["c"] and back["g"] == value["g"] and back["dict"] == value["dict"]
     assert back["d"] == -3 and back["d"].dtype == np.int16 and np.isnan(back["e"]) and back["f"] == -np.inf
+
+
+def test_episodes_of_another_way_of_stepping_are_refused_with_what_to_do():
+    """Nothing of a vector environment fits single ones, and the other way round."""
+    single, whole = opened("tests.raytrain.exact_worlds:Windy"), opened("tests.raytrain.exact_worlds:vector", "auto", env_kwargs={"kind": "sync"})
+    for env in (single, whole):
+        env.reset()
+        env.poll(10.0)
+    assert single.running_state() is not None and whole.running_state() is not None
+    for env, other in ((single, whole), (whole, single)):
+        with pytest.raises(EnvFault, match="Set env_settings.stepping to what it was"):
+            env.load_running_state(other.running_state())

@@ -61,6 +61,8 @@ NOT_RUN = {
     "pip install": "installs packages",
     ".venv/bin/python -m pytest": "would run this test again; CI runs it",
     ".venv/bin/tensorboard": "a server that does not end",
+    "python -c 'import secrets": "makes the token of a cluster, as below",
+    "chmod 600 raytrain.token": "as above",
     "ray up": "a cluster; tests/cluster/test_ssh.py runs the commands of the local one",
     "ray submit": "a cluster, as above",
     "ray dashboard": "a cluster, as above",

@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 import gymnasium as gym
 import numpy as np
 from gymnasium import spaces
+from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, VectorEnv
 from gymnasium.wrappers import TimeLimit
 
 
@@ -65,6 +66,28 @@ class Windy(Forgetful):
 def limited(**kwargs: Any) -> gym.Env:
     """With Gymnasium's time limit around it."""
     return TimeLimit(Windy(**kwargs), 9)
+
+
+class OwnVector(SyncVectorEnv):
+    """A vector environment of the user's, with the two methods for all of its environments."""
+
+    def get_state(self) -> dict[str, Any]:
+        one = [{"state": env.get_state(), "rng": env.np_random.bit_generator.state} for env in self.envs]
+        return {"each": one, "resets": self._autoreset_envs}
+
+    def set_state(self, state: dict[str, Any]) -> None:
+        self._autoreset_envs = state["resets"]
+        for env, one in zip(self.envs, state["each"], strict=True):
+            env.set_state(one["state"])
+            env.np_random.bit_generator.state = one["rng"]
+
+
+def vector(kind: str, num_envs: int = 1) -> VectorEnv:
+    """A vector environment of `Windy`."""
+    if kind == "async":
+        return AsyncVectorEnv([Windy] * num_envs)
+    mode = AutoresetMode.SAME_STEP if kind == "same step" else AutoresetMode.NEXT_STEP
+    return (OwnVector if kind == "own" else SyncVectorEnv)([Windy] * num_envs, autoreset_mode=mode)
 
 
 def config(env: str = "Windy", discrete: bool = True, trainer: str = "ppo", env_settings: dict | None = None, **behavior: Any) -> dict:

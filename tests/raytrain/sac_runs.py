@@ -11,7 +11,8 @@ from gymnasium import spaces
 from safetensors.numpy import load_file
 
 import raytrain
-from raytrain.replay_chunks import read_replay
+from raytrain.replay_chunks import ChunkReader, read_replay
+from raytrain.snapshot import load_snapshot
 
 
 class Target(gym.Env):
@@ -86,8 +87,14 @@ def checkpoints(run: raytrain.Run) -> list[Path]:
 def tensors(checkpoint: Path, part: str = "trainer") -> dict[str, np.ndarray]:
     """Tensors of ``trainer`` or ``policy`` in a checkpoint of one behavior."""
     folder = next(p for p in checkpoint.iterdir() if p.is_dir())
-    replay = read_replay(sorted(folder.glob("replay-*"))) if part == "trainer" else {}
+    (replay,) = replays(checkpoint).values() if part == "trainer" else ({},)
     return {**load_file(folder / f"{part}.safetensors"), **replay}
+
+
+def replays(checkpoint: Path) -> dict[str, dict[str, np.ndarray]]:
+    """Behavior -> tensors of its replay buffer; none where it is not saved."""
+    saved = {name: one.replay for name, one in load_snapshot(checkpoint).behaviors.items()}
+    return {name: read_replay(ChunkReader(replay)) if replay is not None else {} for name, replay in saved.items()}
 
 
 def files_of(path: Path) -> dict[Path, bytes]:

@@ -15,6 +15,7 @@ import pytest
 sys.path[:0] = [str(Path(__file__).resolve().parents[2] / "scripts")]
 
 import settings_tables
+import yaml
 from settings_tables import MLAGENTS, SECTIONS, is_section
 
 from raytrain.cli import COMMANDS
@@ -181,3 +182,11 @@ def test_every_option_of_the_commands_is_documented(command):
     section = re.search(rf"^## `{command}`\n(.*?)(?=^## |\Z)", page, re.DOTALL | re.MULTILINE)[1]
     assert [option for option in options if option not in section and option != "--import-dir"] == []
     assert command in COMMANDS
+
+
+def test_the_cluster_file_of_this_machine_ends_no_other_ray():
+    """Ray's own commands for such a cluster begin with 'ray stop', which ends every Ray of the machine; the file has to replace both lists."""
+    file = yaml.safe_load((REPOSITORY / "yaml" / "cluster" / "local-ssh.yaml").read_text())
+    for key in ("head_start_ray_commands", "worker_start_ray_commands"):
+        assert isinstance(file[key], list) and not any("ray stop" in command for command in file[key]), key
+    assert file["provider"]["worker_ips"] == []

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import csv
+import itertools
 import json
+import signal
 from pathlib import Path
 
 import numpy as np
@@ -13,8 +15,9 @@ from safetensors.numpy import load_file
 import raytrain
 from raytrain import controller
 from raytrain.checkpoint import CheckpointStore
-from raytrain.replay_chunks import read_replay
+from tests.raytrain import self_play_worlds
 from tests.raytrain.exact_worlds import Forgetful, config
+from tests.raytrain.sac_runs import replays
 
 BY_THE_CLOCK = ("per Second", "Queue Fill", "elapsed")
 """Metrics that depend on the machine or on how often somebody looked."""
@@ -34,8 +37,8 @@ def everything(run: raytrain.Run) -> dict[str, np.ndarray | object]:
     for file in sorted(folder.rglob("*.safetensors")):
         if "replay-" not in file.name:
             found |= {f"{file.relative_to(folder)}:{k}": v for k, v in load_file(file).items()}
-    for sub in sorted(p for p in folder.iterdir() if p.is_dir()):
-        found |= {f"{sub.name}/{k}": v for k, v in read_replay(sorted(sub.glob("replay-*"))).items()}
+    for behavior, replay in replays(folder).items():
+        found |= {f"{behavior}/{k}": v for k, v in replay.items()}
     for file in sorted(folder.rglob("*.json")):
         if file.name not in ("manifest.json", "run.json"):
             found[str(file.relative_to(folder))] = json.loads(file.read_text())
@@ -49,9 +52,9 @@ def everything(run: raytrain.Run) -> dict[str, np.ndarray | object]:
     return {**found, **{f"run/{k}": v for k, v in state.items()}}
 
 
-def metrics(run: raytrain.Run, after: int = 0) -> list[dict[str, str]]:
+def metrics(run: raytrain.Run, after: int = 0, behavior: str = "*") -> list[dict[str, str]]:
     """Rows of ``metrics.csv`` without what goes by the clock."""
-    (file,) = run.path.glob("*/metrics.csv")
+    (file,) = run.path.glob(f"{behavior}/metrics.csv")
     with open(file, encoding="utf-8", newline="") as lines:
         rows = [{k: v for k, v in row.items() if not any(word in k for word in BY_THE_CLOCK)} for row in csv.DictReader(lines)]
     return [row for row in rows if int(float(next(iter(row.values())))) > after]
@@ -190,3 +193,90 @@ def test_worlds_of_many_agents(tmp_path, uninterrupted, world):
     shorter = {**data, "behaviors": {world: {**data["behaviors"][world], "max_steps": 192}}}
     train(tmp_path, shorter, "parts")
     assert differences(uninterrupted(data), train(tmp_path, data, "parts", resume=True)) == []
+
+
+def of_world(world: str, behaviors: dict[str, dict], max_steps: int = 512, num_env_managers: int = 1) -> dict:
+    """`config` for worlds of `tests.raytrain.self_play_worlds`."""
+    data = config(max_steps=max_steps)
+    common = data["behaviors"].pop("Windy")
+    data["env_settings"]["num_envs"] = 4
+    data |= {"env": f"tests.raytrain.self_play_worlds:{world}", "env_kwargs": {}, "distributed": {"num_env_managers": num_env_managers}}
+    return {**data, "behaviors": {name: {**common, **own} for name, own in behaviors.items()}}
+
+
+SELF_PLAY = {"save_steps": 80, "team_change": 160, "swap_steps": 60, "window": 3}
+RNN = {"network_settings": {"hidden_units": 8, "num_layers": 1, "memory": {"memory_size": 8, "sequence_length": 4}}}
+OFF_POLICY = {key: config(trainer="sac")["behaviors"]["Windy"][key] for key in ("trainer_type", "hyperparameters")}
+HUNT = {"hunter": {"agents": "hunter_*"}, "runner": {"agents": "runner"}}
+HUNT_EACH_OTHER = {
+    "hunter": {**HUNT["hunter"], "self_play": SELF_PLAY}, "runner": {**HUNT["runner"], "self_play": {k: v for k, v in SELF_PLAY.items() if k != "team_change"}}}
+WORLDS = {
+    "self-play": ("KeptDuel", {"KeptDuel": {"self_play": SELF_PLAY}}, 1),
+    "self-play, two env managers": ("KeptDuel", {"KeptDuel": {"self_play": SELF_PLAY}}, 2),
+    "self-play with a memory": ("KeptDuel", {"KeptDuel": {"self_play": SELF_PLAY, **RNN}}, 1),
+    "two behaviors": ("KeptChase", HUNT, 1),
+    "two behaviors, one with a memory": ("KeptChase", {**HUNT, "runner": {**HUNT["runner"], **RNN}}, 1),
+    "two behaviors, one of them off-policy": ("KeptChase", {**HUNT, "hunter": {**HUNT["hunter"], **OFF_POLICY}}, 1),
+    "two behaviors by self-play": ("KeptChase", HUNT_EACH_OTHER, 1),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("at_step", [40, 150, 260])
+@pytest.mark.parametrize("case", WORLDS)
+def test_worlds_whose_agents_learn_apart(tmp_path, monkeypatch, uninterrupted, case, at_step):
+    """Who learns in each world and against whom, what opponents remember, ratings and snapshots; and lanes within a round, as rounds of
+    several behaviors end at different moments. Stopped by a signal, where the next checkpoint would not have been."""
+    world, behaviors, managers = WORLDS[case]
+    data = of_world(world, behaviors, num_env_managers=managers)
+    whole = uninterrupted(data)
+    kind, steps = getattr(self_play_worlds, world), itertools.count(1)
+    step = kind.step
+    with monkeypatch.context() as patch:
+        patch.setattr(kind, "step", lambda self, actions: (next(steps) == at_step and signal.raise_signal(signal.SIGINT), step(self, actions))[1])
+        with pytest.raises(KeyboardInterrupt, match="saved in"):
+            train(tmp_path, data, "parts")
+    parts = train(tmp_path, data, "parts", resume=True)
+    # What is the best so far may be the checkpoint of the stop, which the other run does not have.
+    assert [name for name in differences(whole, parts) if name != "run/best_reward"] == []
+    for behavior in behaviors:
+        assert metrics(parts, behavior=behavior) == metrics(whole, behavior=behavior) != []
+
+
+VECTORS = {
+    "CartPole": {"env": "CartPole-v1", "env_kwargs": {}},
+    "one of the user's own": {"env": "tests.raytrain.exact_worlds:vector", "env_kwargs": {"kind": "own"}},
+    "of environments that can each": {"env": "tests.raytrain.exact_worlds:vector", "env_kwargs": {"kind": "sync"}},
+    "that resets in the same step": {"env": "tests.raytrain.exact_worlds:vector", "env_kwargs": {"kind": "same step"}},
+}
+
+
+def of_vector(case: str, max_steps: int = 512) -> dict:
+    data = config(max_steps=max_steps)
+    common = data.pop("behaviors")["Windy"]
+    return {**data, **VECTORS[case], "default_settings": common, "env_settings": {"num_envs": 4, "seed": 3}}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("case", VECTORS)
+def test_vector_environments(tmp_path, uninterrupted, capsys, case):
+    """As a whole, with what is reset by the next step. Episodes are long and short: some are in their middle, some have just ended."""
+    for end in (128, 256):
+        train(tmp_path, of_vector(case, end), "parts", resume=end > 128)
+    parts = train(tmp_path, of_vector(case), "parts", resume=True)
+    assert "environments are stepped: native" in capsys.readouterr().out
+    assert differences(uninterrupted(of_vector(case)), parts) == []
+
+
+@pytest.mark.slow
+def test_vector_environments_that_cannot_say_where_they_are_go_on_with_the_next_seeds(tmp_path, capsys):
+    """Those in other processes: new episodes, which no episode of the run had before, and the reason is said."""
+    data = of_vector("one of the user's own", 128)
+    data["env_kwargs"] = {"kind": "async"}
+    first = train(tmp_path, data, "run")
+    begun = json.loads((newest(first) / "run.json").read_text())["run"]["managers"]["env-manager-0"]["env"]["episodes_begun"]
+    assert not (newest(first) / "env_managers").exists() and all(count > 0 for count in begun.values())
+    data["default_settings"]["max_steps"] = 256
+    capsys.readouterr()
+    train(tmp_path, data, "run", resume=True)
+    assert "environments begin new episodes: the checkpoint has no running episodes" in capsys.readouterr().out

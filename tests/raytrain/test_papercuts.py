@@ -76,14 +76,14 @@ def test_only_actors_that_claim_a_gpu_see_one(monkeypatch):
         monkeypatch.setattr(placing, "live_nodes", lambda: [Node("a", "a", {"CPU": 8.0, **({"GPU": gpus} if gpus else {})})])
         monkeypatch.setattr(placing, "demands_of", lambda plans, settings: [])
         place = placing.Placement([], settings)
-        return place.trainer("A"), place.env_manager()
+        return place.trainer("A"), place.env_manager(), place.evaluator()
 
     hidden = {"env_vars": {"CUDA_VISIBLE_DEVICES": ""}}
-    trainer, manager = options(1.0, DistributedSettings(trainer_gpus=0.5))
+    trainer, manager, evaluator = options(1.0, DistributedSettings(trainer_gpus=0.5))
     assert trainer["num_gpus"] == 0.5 and "runtime_env" not in trainer
-    assert manager["num_gpus"] == 0.0 and manager["runtime_env"] == hidden
-    trainer, manager = options(1.0, DistributedSettings())
-    assert trainer["runtime_env"] == hidden == manager["runtime_env"]
+    assert manager["num_gpus"] == 0.0 and manager["runtime_env"] == hidden == evaluator["runtime_env"]
+    trainer, manager, evaluator = options(1.0, DistributedSettings(env_manager_resources={"GPU": 0.25}))
+    assert trainer["runtime_env"] == hidden and "runtime_env" not in evaluator, "its environments need one as those of env managers do"
     assert all("runtime_env" not in one for one in options(0.0, DistributedSettings()))
 
 

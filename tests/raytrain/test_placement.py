@@ -1,6 +1,17 @@
 """Whether fake clusters can hold fake runs, where trainers go, and the sentences about it."""
 
-from raytrain.placement import Demand, Node, missing, plan_rows, refusal, shortage, trainer_nodes
+from raytrain.placement import (
+    Demand,
+    Node,
+    claim_of,
+    evaluator_node,
+    missing,
+    plan_rows,
+    refusal,
+    shortage,
+    trainer_nodes,
+    without_a_place,
+)
 
 
 def node(name: str, cpus: float, head: bool = False, free: float | None = None, **others: float) -> Node:
@@ -57,6 +68,26 @@ def test_trainers_go_to_the_head_if_it_fits_and_costs_no_env_manager_its_place()
 def test_two_trainers_do_not_take_the_same_place_twice():
     run = [Demand(f"trainer of {name}", "trainer", {"GPU": 1.0}) for name in "AB"]
     assert set(trainer_nodes(run, [node("a", 1, GPU=1), node("b", 1, GPU=1)]).values()) == {"a", "b"}
+
+
+def test_an_evaluator_goes_where_env_managers_can_and_trainers_are_not():
+    """Its environments are theirs; it claims nothing, so Ray would put it anywhere, beside a trainer on its GPU or on a head of 0 CPUs."""
+    head, gpu, small, large = node("head", 0, head=True), node("gpu", 8, GPU=1), node("small", 2), node("large", 4)
+    assert evaluator_node(demands(), [head, gpu, small, large], ["gpu"]) == "large"
+    assert evaluator_node(demands(), [head, gpu, small], ["small"]) == "gpu", "the trainer is elsewhere"
+    assert evaluator_node(demands(), [head, gpu, small], []) == "small", "one without a GPU"
+    assert evaluator_node(demands(), [head, gpu], ["gpu"]) == "gpu", "there is no other"
+    assert evaluator_node([Demand("env-manager-0", "env manager", {"CPU": 1.0, "GPU": 0.25})], [small, gpu], []) == "gpu"
+    assert evaluator_node(demands(1, 16.0), [head, gpu, small], []) is None
+
+
+def test_what_has_its_place_waits_for_none():
+    """What it claims is no longer free while its process starts; Ray knows who is still in its queue."""
+    run = demands(3)
+    queued = {claim_of({"CPU": 1.0}): 2, claim_of({"CPU": 0.1 + 0.2, "fast": 1}): 1}
+    assert [d.name for d in without_a_place(run, queued)] == ["env-manager-1", "env-manager-2"], "the last ones that asked"
+    assert without_a_place(run, {}) == [] and without_a_place(run[:2], {claim_of({"CPU": 1}): 9}) == run[:2]
+    assert without_a_place([Demand("t", "trainer", {"CPU": 0.3, "fast": 1.0, "GPU": 0.0})], queued) != []
 
 
 def test_waits_say_what_is_missing():

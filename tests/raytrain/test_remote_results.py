@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import io
 import json
 import shutil
@@ -20,8 +21,10 @@ from raytrain.checkpoint import CheckpointError, CheckpointStore, find_checkpoin
 from raytrain.console import Console
 from raytrain.errors import RunFolderError, UploadError
 from raytrain.remote import RemoteError, RemoteFolder, is_uri
+from raytrain.replay_chunks import ChunkReader
 from raytrain.run_folder import RunFolder
 from raytrain.run_lock import Holder
+from tests.raytrain import sac_runs
 from tests.raytrain.test_checkpoint import make_snapshot
 from tests.raytrain.test_run import config
 
@@ -76,6 +79,27 @@ def damage(results: str, path: str) -> None:
 
 def test_what_is_a_uri() -> None:
     assert is_uri("s3://a/b") and is_uri("file:///a") and not is_uri("results") and not is_uri("C:\\results") and not is_uri(Path("s3://a"))
+
+
+@pytest.mark.slow
+def test_a_saved_replay_buffer_is_read_by_the_trainer_from_what_was_downloaded(results: str, machine: list[Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    """In its chunks, by what makes the trainer, and by nobody else on the way there."""
+    data = sac_runs.config(hyperparameters={"save_replay_buffer": True})
+    first = raytrain.train(data, results_dir=results, run_id="run", local=True, console=Console(io.StringIO()))
+    saved = sac_runs.replays(sac_runs.checkpoints(first)[-1])["Target"]
+    new_machine(machine)
+    readers, read, told = [], ChunkReader.read, io.StringIO()
+
+    def noted(reader: ChunkReader, number: int) -> dict[str, np.ndarray]:
+        readers.append(inspect.stack()[2].function)
+        return read(reader, number)
+
+    monkeypatch.setattr(ChunkReader, "read", noted)
+    data["behaviors"]["Target"]["max_steps"] += 100
+    more = raytrain.train(data, results_dir=results, run_id="run", local=True, resume=True, console=Console(told))
+    assert set(readers) == {"_with_replay"} and "no replay buffer" not in told.getvalue()
+    loaded = sac_runs.replays(sorted((more.path / "checkpoints").iterdir())[1])["Target"]  # the first is the one that was downloaded
+    assert more.path != first.path and saved.keys() == loaded.keys() and all(np.array_equal(saved[name], loaded[name]) for name in saved)
 
 
 @pytest.mark.slow

@@ -12,7 +12,7 @@ import pytest
 
 from raytrain import replay_chunks
 from raytrain.checkpoint import CheckpointStore, CheckpointWriteError, Snapshot
-from raytrain.replay_chunks import ChunkWriter, read_replay, write_replay
+from raytrain.replay_chunks import ChunkReader, ChunkWriter, read_replay, write_replay
 from raytrain.snapshot import find_problems
 from tests.raytrain.test_checkpoint import make_behavior
 from trainers.trainer import TrainerState
@@ -45,10 +45,12 @@ def test_rows_come_back_bit_for_bit_from_bounded_files(tmp_path: Path, rows: int
     path = save(store, rows)
     files = sorted(path.glob("Walker/replay-*"))
     assert len(files) == max(1, -(-rows // 21)) and all(file.stat().st_size <= BOUND for file in files)
-    found, expected = store.load(path).behaviors["Walker"].trainer, make_state(rows)
-    assert found.tensors.keys() == expected.tensors.keys() and found.scalars == expected.scalars
+    one, expected = store.load(path).behaviors["Walker"], make_state(rows)
+    assert not any(name.startswith("replay/") for name in one.trainer.tensors) and one.trainer.scalars == expected.scalars
+    found = {**one.trainer.tensors, **read_replay(ChunkReader(one.replay))}
+    assert found.keys() == expected.tensors.keys()
     for name, array in expected.tensors.items():
-        assert found.tensors[name].dtype == array.dtype and np.array_equal(found.tensors[name], array), name
+        assert found[name].dtype == array.dtype and np.array_equal(found[name], array), name
     assert [p.name for p in path.parent.iterdir()] == ["000000"]
 
 
@@ -106,4 +108,28 @@ def test_one_chunk_at_a_time_is_held(tmp_path: Path) -> None:
 
     _, replay = write_replay(make_state(500), Watched(tmp_path, ".replay-x-"), BOUND)
     assert max(held) <= BOUND and len(held) == len(replay.files) == 24
-    assert len(read_replay([tmp_path / replay.folder / file.name for file in replay.files])["replay/next"]) == 500
+    reader = ChunkReader(replace(replay, folder=str(tmp_path / replay.folder)))
+    assert len(read_replay(reader)["replay/next"]) == 500
+
+
+def test_a_loaded_snapshot_may_be_saved_elsewhere_and_takes_nothing_away(tmp_path: Path) -> None:
+    """As a trial of a population does with another's checkpoint."""
+    given, other = CheckpointStore(tmp_path / "a", keep=2), CheckpointStore(tmp_path / "b", keep=2)
+    (tmp_path / "b").mkdir()
+    path = save(given, 100)
+    copy = other.save(given.load(path))
+    assert find_problems(path) == find_problems(copy) == []
+    expected, found = (read_replay(ChunkReader(store.load(p).behaviors["Walker"].replay)) for store, p in ((given, path), (other, copy)))
+    assert expected.keys() == found.keys() and all(np.array_equal(expected[name], found[name]) for name in expected)
+
+
+def test_a_file_that_changed_after_it_was_checked_is_not_learnt_from(tmp_path: Path) -> None:
+    store = CheckpointStore(tmp_path, keep=2)
+    replay = store.load(save(store, 100)).behaviors["Walker"].replay
+    file = Path(replay.folder) / replay.files[1].name
+    file.write_bytes(file.read_bytes()[:-1] + b"x")
+    with pytest.raises(OSError, match="expected the SHA-256 that the checkpoint lists, found another one"):
+        read_replay(ChunkReader(replay))
+    file.write_bytes(b"x")
+    with pytest.raises(OSError, match="expected the size that the checkpoint lists"):
+        read_replay(ChunkReader(replay))
