@@ -22,6 +22,7 @@ WANDB = ["wandb>=0.31"]  # 62 MB
 VIDEO = ["moviepy>=1.0", "pygame-ce>=2.1"]  # raytrain play
 TUNE = ["ray[tune]>=2.49,<3"]  # raytrain tune: pyarrow and pandas come with it
 MINARI = ["minari[hdf5]>=0.5.3", "pillow>=10"]  # Minari reads images with Pillow without asking for it
+RESULTS = ["scipy>=1.15", *PLOTS]  # scripts/results.py
 NOTEBOOKS = ["ipykernel>=6.29", "nbclient>=0.10", "ipywidgets>=8", "pandas>=2.2"]  # docs/notebooks, run by scripts/notebooks.py
 SITE = ["mkdocs>=1.6,<2", "mkdocs-material>=9.5,<10", "mkdocs-jupyter>=0.26.3"]  # mkdocs.yml
 
@@ -35,6 +36,6 @@ setup(
     python_requires=">=3.11",
     packages=["raytrain", "raytrain.actors", "raytrain.cluster", "trainers", "envs"],
     install_requires=REQUIREMENTS,
-    extras_require={**ENVS, "minari": MINARI, "onnx": ONNX, "remote": REMOTE, "plots": PLOTS, "video": VIDEO, "tune": TUNE, "mlflow": MLFLOW, "wandb": WANDB, "test": ["pytest>=8", "pytest-xdist>=3.6", "gymnasium[box2d]>=1.1", *ENVS["atari"], *ENVS["minigrid"], *ENVS["pettingzoo"], *MINARI, *ONNX, *REMOTE, *PLOTS, *VIDEO, *TUNE, *NOTEBOOKS, *SITE], "docs": [*PLOTS, *ONNX, *NOTEBOOKS, *SITE]},
+    extras_require={**ENVS, "minari": MINARI, "onnx": ONNX, "remote": REMOTE, "plots": PLOTS, "video": VIDEO, "tune": TUNE, "results": RESULTS, "mlflow": MLFLOW, "wandb": WANDB, "test": ["pytest>=8", "pytest-xdist>=3.6", "gymnasium[box2d]>=1.1", *ENVS["atari"], *ENVS["minigrid"], *ENVS["pettingzoo"], *MINARI, *ONNX, *REMOTE, *PLOTS, *VIDEO, *TUNE, *RESULTS, *NOTEBOOKS, *SITE], "docs": [*PLOTS, *ONNX, *NOTEBOOKS, *SITE]},
     entry_points={"console_scripts": ["raytrain = raytrain.cli:main"]},
 )

@@ -12,8 +12,10 @@ from pathlib import Path
 from typing import Any
 
 import gymnasium as gym
+import numpy as np
 from gymnasium.envs.registration import load_env_creator
 from gymnasium.vector import VectorEnv
+from gymnasium.wrappers import TransformObservation
 
 from envs import atari
 from envs.agent_behaviors import is_agent_world, is_parallel_world
@@ -32,6 +34,10 @@ dynamics step by step). Others may differ, as ALE's does unless it is told (`env
 
 NATIVE_KWARGS = frozenset({"sutton_barto_reward"})
 """Arguments that mean the same to the single environment and the vector entry point."""
+
+WRONG_BOUNDS = ("BipedalWalker-v3", "BipedalWalkerHardcore-v3")
+"""Ids of Gymnasium whose angles and speeds leave the bounds of their Box (tests/envs/test_factories.py shows it), which would end a run within
+its first steps: their bounds are taken for infinite."""
 
 PETTINGZOO_FACTORIES = ("env", "parallel_env", "raw_env")
 
@@ -172,6 +178,8 @@ class EnvFactory:
                     f"env_settings.action_repeat: expected 1, received {self.options.action_repeat}: the agents of {self.env} act in turn, and "
                     "nobody can repeat an action before the others have acted. Take the key out, or name a ParallelEnv of the world.")
             return made  # its agents are told apart by `envs.opened`, which stacks and repeats for each
+        if self.env in WRONG_BOUNDS:
+            made = TransformObservation(made, _as_it_is, gym.spaces.Box(-np.inf, np.inf, made.observation_space.shape, made.observation_space.dtype))
         if self.options.action_repeat > 1:
             made = ActionRepeat(made, self.options.action_repeat)
         if self.options.frame_stack > 1 and getattr(made, "observation_space", None) is not None:
@@ -246,6 +254,10 @@ class EnvFactory:
         entry = str(gym.spec(self.env.rpartition(":")[2]).entry_point) if self.is_gymnasium_id else ""
         extra = next((extra for package, extra in EXTRAS.items() if entry.startswith(package)), None)
         return f' Install it with: pip install "gymnasium[{extra}]"' if extra else ""
+
+
+def _as_it_is(obs: np.ndarray) -> np.ndarray:
+    return obs
 
 
 def behavior_name(env: str, made: gym.Env | VectorEnv | None = None) -> str:

@@ -1,187 +1,221 @@
 #!/usr/bin/env python
 """Train the ready-made configurations with several seeds and write what they reach: ``python scripts/results.py``.
 
-Every run is the product's own command line. Results go to docs/results.json after each run; docs/results.md and the curves in
-docs/images (with matplotlib installed) are made from it.
+As they stand to their own goal, with ``--steps`` for a fixed number of agent steps, with ``--lockstep`` without asynchrony; ``--queue`` does
+whatever is missing. Every run is the product's own command line, and so is its evaluation. Results go to docs/results.json after each run;
+docs/results.md and the curves in docs/images (with matplotlib installed) are made from it and docs/published.json.
 """
 
 from __future__ import annotations
 
 import argparse
-import csv
+import fcntl
 import json
-import subprocess
+import os
+import signal
 import sys
-import tempfile
-import time
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from difflib import get_close_matches
 from importlib.util import find_spec
 from pathlib import Path
-from statistics import median
-from typing import Any
+from typing import Any, NoReturn
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path[:0] = [str(ROOT / "scripts"), str(ROOT)]
+if find_spec("scipy") is None:
+    print('error: expected SciPy, which makes the intervals, found none: pip install "raytrain[results]"', file=sys.stderr)
+    raise SystemExit(2)
 
 import machine
 import yaml
+from result_tables import cells, published
+from result_tables.cells import Cell
+from result_tables.page import page
+from result_tables.runs import RunFailed, random_return, rows, summary, train
 
-ROOT = Path(__file__).resolve().parent.parent
-FILES = (
-    "ppo/CartPole", "ppo/Acrobot", "ppo/Pendulum", "ppo/MountainCarContinuous", "ppo/LunarLander", "ppo/LunarLanderContinuous",
-    "sac/Pendulum", "sac/CartPole", "sac/MountainCarContinuous", "sac/LunarLanderContinuous",
-    "ppo/Pole-Curriculum",
-)
-POINTS = 60  # of a curve that is kept
+from raytrain.files import replace_file
 
 
-def main() -> int:
+def make_parser() -> argparse.ArgumentParser:
+    """The options."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--files", nargs="+", default=FILES, metavar="NAME", help="names in yaml/, such as sac/Pendulum (default: all)")
+    parser.add_argument("--files", nargs="+", metavar="NAME", help="names in yaml/, such as sac/Pendulum (default: all of the kind that is asked for)")
+    parser.add_argument("--seeds", type=int, metavar="N", help=f"seeds 1 to N of each (default: {cells.GOAL_SEEDS}, with fixed steps {cells.SEEDS})")
+    parser.add_argument("--steps", nargs="?", type=int, const=0, metavar="N", help="run each to N agent steps and not to its goal (default: those of the page)")
+    parser.add_argument("--lockstep", action="store_true", help="with threaded: false; a fixed number of steps, as with --steps")
     parser.add_argument("--set", action="append", default=[], metavar="a.b.c=VALUE", help="as that of raytrain train; with --label")
     parser.add_argument("--label", help="what --set makes of the one file of --files, such as 'without curiosity': a row of its own")
-    parser.add_argument("--seeds", type=int, default=3)
-    parser.add_argument("--json", type=Path, default=ROOT / "docs" / "results.json")
+    parser.add_argument("--queue", action="store_true", help="run what the page has as missing (of --files only, where they are given), one at a time")
+    parser.add_argument("--json", type=Path, default=ROOT / "docs" / "results.json", metavar="FILE", help="page and pictures lie beside it")
     parser.add_argument("--from-json", action="store_true", help="run nothing: the page and the curves from the JSON file")
     parser.add_argument("--from-run", type=Path, metavar="FOLDER", help="run nothing: add the finished run in FOLDER to the one file of --files")
-    options = parser.parse_args()
-    if (options.from_run is not None or options.label) and len(options.files) != 1:
+    return parser
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Returns the exit code: 1 where a run failed, 2 for bad input, 130 where Ctrl-C or SIGTERM ended it."""
+    parser = make_parser()
+    options = parser.parse_args(arguments)
+    check(parser, options)
+    signal.signal(signal.SIGTERM, _interrupt)
+    with ExitStack() as stack:
+        try:
+            stack.enter_context(only_one(options.json.absolute().parent))
+            data = read(options.json)
+        except (ValueError, OSError) as error:
+            parser.error(str(error))
+        try:
+            return run(options, data)
+        except RunFailed as error:
+            print(f"error: {error}", file=sys.stderr)
+            return 1
+        except KeyboardInterrupt:
+            print("stopped: runs that were finished are saved, --queue goes on with the one that was going", file=sys.stderr)
+            return 130
+
+
+def check(parser: argparse.ArgumentParser, options: argparse.Namespace) -> None:
+    """End with code 2 where options do not go together or name what is not there."""
+    known = sorted(f"{path.parent.name}/{path.stem}" for path in (ROOT / "yaml").glob("*/*.yaml"))
+    for name in options.files or ():
+        if name not in known:
+            near = get_close_matches(name, known, 1)
+            parser.error(f"--files: expected names of files in yaml/, such as sac/Pendulum, received {name}{f'; did you mean {near[0]}?' if near else ''}")
+    if options.seeds is not None and options.seeds < 1:
+        parser.error(f"--seeds: expected at least 1, received {options.seeds}")
+    if options.steps is not None and options.steps < 0:
+        parser.error(f"--steps: expected at least 1, received {options.steps}")
+    if (options.from_run is not None or options.label) and len(options.files or ()) != 1:
         parser.error("--from-run and --label need --files with one name")
     if bool(options.set) != bool(options.label):
         parser.error("--set and --label go together")
-    data = json.loads(options.json.read_text()) if options.json.exists() else {"runs": {}}
-    if not options.from_json:
+    if options.queue and (options.steps is not None or options.lockstep or options.label or options.from_run or options.from_json):
+        parser.error("--queue chooses its runs by itself: expected at most --files, --seeds and --json beside it")
+    if options.from_run is not None and not (options.from_run / "status.json").is_file():
+        parser.error(f"--from-run: expected the folder of a finished run, found no status.json in {options.from_run}")
+    if not options.queue and options.from_run is None and not options.from_json and is_fixed(options) and not options.steps:
+        for name in options.files or ():
+            if name not in cells.STEPS:
+                parser.error(f"--steps: expected a number for {name}, which is not on the page with one (there are {', '.join(cells.STEPS)})")
+
+
+def is_fixed(options: argparse.Namespace) -> bool:
+    """Whether runs end after a fixed number of steps."""
+    return options.lockstep or options.steps is not None
+
+
+def cell_of(name: str, options: argparse.Namespace) -> Cell:
+    """What the options make of a file."""
+    steps = (options.steps or cells.STEPS[name]) if is_fixed(options) else None
+    return Cell(name, steps, options.lockstep, options.label or "", tuple(options.set))
+
+
+def run(options: argparse.Namespace, data: dict[str, Any]) -> int:
+    """Do what is asked for, and write it; the exit code."""
+    if options.from_json:
+        write(data, options.json)
+        return 0
+    if options.from_run is not None:
+        add(cell_of(options.files[0], options), options.from_run, data)
+        write(data, options.json)
+        return 0
+    if options.queue:
+        tiers = [[cell for cell in tier if options.files is None or cell.file in options.files] for tier in cells.TIERS.values()]
+        return run_all(list(cells.queue(data, tiers, options.seeds)), data, options.json, go_on=True)
+    files = options.files or ((cells.SMALL if options.lockstep else cells.STEPS) if is_fixed(options) else cells.GOALS)
+    wanted = [cell_of(name, options) for name in files]
+    return run_all([(cell, seed) for cell in wanted for seed in range(1, (options.seeds or cell.seeds) + 1)], data, options.json, go_on=False)
+
+
+def run_all(todo: list[tuple[Cell, int]], data: dict[str, Any], path: Path, go_on: bool) -> int:
+    """One after another; results are on disk after each. With `go_on` a run that fails is told and the next one begins."""
+    failed = 0
+    for number, (cell, seed) in enumerate(todo, 1):
+        print(f"{number} of {len(todo)}: {cell.key}, seed {seed}", file=sys.stderr, flush=True)
+        try:
+            found = train(cell, seed)
+            if cell.lockstep:
+                env = cells.settings(cell.file)["env"]
+                data.setdefault("random", {}).setdefault(env, random_return(env))
+        except RunFailed as error:
+            if not go_on:
+                raise
+            failed += 1
+            print(f"error: {error}", file=sys.stderr, flush=True)
+            continue
+        keep(cell, found, data)
         data |= machine.describe()
-        for name in options.files:
-            if options.from_run is None:
-                run_all(name, options.set, options.label, options.seeds, data, options.json)
-            else:
-                add(name, options.from_run, data)
-    write(data, options.json, options.files)
-    return 0
+        print(json.dumps({"cell": cell.key, **{k: v for k, v in found.items() if k != "curve"}}), flush=True)
+        write(data, path)
+    return 1 if failed else 0
 
 
-def run_all(name: str, sets: list[str], label: str | None, seeds: int, data: dict[str, Any], path: Path) -> None:
-    """All seeds of one file; results are on disk after each."""
-    runs, key = [], f"{name} {label}" if label else name
-    for seed in range(1, seeds + 1):
-        run = train(name, seed, sets)
-        runs.append(run)
-        print(json.dumps({"file": key, **{k: v for k, v in run.items() if k != "curve"}}), flush=True)
-        data["runs"][key] = runs
-        write(data, path, (name,))
-
-
-def train(name: str, seed: int, sets: list[str]) -> dict[str, Any]:
-    """One run of ``yaml/<name>.yaml`` with `sets`: what its status says, its curve, and the wall time from process start to end."""
-    with tempfile.TemporaryDirectory() as folder:
-        words = [sys.executable, str(ROOT / "scripts" / "train.py"), str(ROOT / "yaml" / f"{name}.yaml")]
-        words += [word for item in sets for word in ("--set", item)]
-        started = time.monotonic()
-        done = subprocess.run([*words, "--seed", str(seed), "--results-dir", folder, "--run-id", "run"], capture_output=True, text=True, check=False)
-        wall_s = time.monotonic() - started
-        if done.returncode:
-            raise SystemExit(f"{name}, seed {seed}: exit code {done.returncode}\n{done.stdout[-2000:]}{done.stderr[-2000:]}")
-        return summary(Path(folder) / "run", seed, wall_s)
-
-
-def add(name: str, folder: Path, data: dict[str, Any]) -> None:
+def add(cell: Cell, folder: Path, data: dict[str, Any]) -> None:
     """Take a run in that was made by hand, in place of one with its seed; its wall time is that of its last summary."""
-    seed = yaml.safe_load((folder / "configuration.yaml").read_text())["env_settings"]["seed"]
-    with next(folder.glob("*/metrics.csv")).open() as file:
-        wall_s = float(list(csv.DictReader(file))[-1]["elapsed_s"])
-    runs = [run for run in data["runs"].get(name, []) if run["seed"] != seed]
-    data["runs"][name] = sorted([*runs, summary(folder, seed, wall_s)], key=lambda run: run["seed"])
+    seed = yaml.safe_load((folder / "configuration.yaml").read_text(encoding="utf-8"))["env_settings"]["seed"]
+    wall_s = float(rows(folder)[-1]["elapsed_s"])
+    if "versions" not in data:
+        data |= machine.describe()
+    keep(cell, summary(folder, seed, wall_s), data)
 
 
-def summary(folder: Path, seed: int, wall_s: float) -> dict[str, Any]:
-    """What a run's folder says of it."""
-    status = json.loads((folder / "status.json").read_text())
-    return {
-        "seed": seed, "reason": status["reason"], "mean_return": status["mean_return"], "agent_steps": status["agent_steps"],
-        "wall_s": round(wall_s, 1), "goal_reached": "stop.reward" in status["reason"], "date": machine.today(),
-        "curve": read_curve(next(folder.glob("*/metrics.csv"))),
-    }
+def keep(cell: Cell, found: dict[str, Any], data: dict[str, Any]) -> None:
+    """Among the runs of its cell, in place of one with its seed."""
+    section = data.setdefault(cell.section, {})
+    section[cell.key] = sorted([*(run for run in section.get(cell.key, []) if run["seed"] != found["seed"]), found], key=lambda run: run["seed"])
 
 
-def read_curve(path: Path) -> list[tuple[int, float]]:
-    """(agent steps, mean training return) of the summaries with finished episodes, at most `POINTS` of them."""
-    with path.open(newline="") as file:
-        rows = [(int(r["step"]), float(r["Environment/Cumulative Reward"])) for r in csv.DictReader(file) if r["Environment/Cumulative Reward"]]
-    every = -(-len(rows) // POINTS) or 1
-    return rows[::-every][::-1]
+def read(path: Path) -> dict[str, Any]:
+    """The results there are.
+
+    Raises:
+        ValueError: the file is none of ours.
+    """
+    if not path.exists():
+        return {"runs": {}}
+    try:
+        data = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise ValueError(f"{path}: expected results as JSON, received {error}. Take it from the repository again, or name another file by --json") from None
+    if not isinstance(data, dict) or not isinstance(data.get("runs"), dict):
+        raise ValueError(f"{path}: expected results with a mapping 'runs', received something else; name another file by --json")  # noqa: TRY004 - of a file
+    return data
 
 
-def write(data: dict[str, Any], path: Path, names: tuple[str, ...]) -> None:
-    """The JSON file, the page beside it, and the curves of `names`."""
-    path.write_text(json.dumps(data) + "\n")
-    path.with_suffix(".md").write_text(page(data), encoding="utf-8")
+def write(data: dict[str, Any], path: Path) -> None:
+    """The JSON file, whole or not at all, then the page and the pictures beside it."""
+    replace_file(path.absolute(), (json.dumps(data) + "\n").encode())
+    if "versions" not in data:
+        return  # nothing was run yet
+    path.with_suffix(".md").write_text(page(data, published.load()), encoding="utf-8")
     if find_spec("matplotlib"):
-        for name in names:
-            curves = [
-                (f"{key.partition(' ')[2]} seed {run['seed']}".strip(), run["curve"])
-                for key, runs in data["runs"].items() if key.partition(" ")[0] == name for run in runs if run.get("curve")
-            ]
-            if curves:
-                draw(name, curves, path.parent / "images" / f"{name.replace('/', '-').lower()}.png")
+        from result_tables.pictures import draw_all
+
+        draw_all(data, path.parent / "images")
 
 
-def draw(name: str, curves: list[tuple[str, list[tuple[int, float]]]], path: Path) -> None:
-    """Training returns of all seeds over agent steps; variants of a file (with a label) are dotted."""
-    import matplotlib
+@contextmanager
+def only_one(folder: Path) -> Iterator[None]:
+    """Nobody else writes results into `folder` meanwhile.
 
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
-    from matplotlib.ticker import EngFormatter
-
-    figure, axes = pyplot.subplots(figsize=(7.2, 3.4), dpi=110, layout="constrained")
-    for label, curve in curves:
-        axes.plot(*zip(*curve, strict=True), linewidth=1.8, linestyle="-" if label.startswith("seed") else ":", label=label)
-    goal = settings(name).get("stop", {}).get("reward")
-    if goal is not None:
-        axes.axhline(goal, color="0.4", linewidth=1.0, linestyle="--", label=f"stop.reward {goal:g}")
-    axes.set(title=f"yaml/{name}.yaml", xlabel="agent steps", ylabel="training return")
-    axes.xaxis.set_major_formatter(EngFormatter(sep=""))
-    axes.spines[["top", "right"]].set_visible(False)
-    axes.grid(alpha=0.25)
-    axes.legend(frameon=False, fontsize="small")
-    path.parent.mkdir(exist_ok=True)
-    figure.savefig(path)
-    pyplot.close(figure)
+    Raises:
+        ValueError: somebody does.
+        OSError: there is no such folder.
+    """
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        raise ValueError(f"expected to be the only one to write results into {folder}, and another scripts/results.py is; wait for it, or name another folder by --json") from None
+    else:
+        yield
+    finally:
+        os.close(handle)
 
 
-def page(data: dict[str, Any]) -> str:
-    """The page for people."""
-    days, where = machine.made(data, (run["date"] for runs in data["runs"].values() for run in runs if "date" in run))
-    lines = [
-        "# Results of the ready-made configurations",
-        "",
-        f"Made by `python scripts/results.py` ({days}): {where}.",
-        "",
-        "Mean return is the training return (exploration on) of the last `stop.episodes` episodes (100 unless the file says otherwise) when "
-        + "the run ended: at the file's `stop.reward` or at its `max_steps`. Wall time is from process start to end, Ray and compilation "
-        + "included. Medians of the seeds, with all of them in brackets.",
-        "",
-        *([data["note"], ""] if data.get("note") else []),
-        "| file | goal (`stop.reward`) | reached | agent steps | wall s | mean return |",
-        "| --- | --- | --- | --- | --- | --- |",
-    ]
-    for name, runs in data["runs"].items():
-        steps, wall, value = ([r[k] for r in runs] for k in ("agent_steps", "wall_s", "mean_return"))
-        name, _, label = name.partition(" ")
-        goal = settings(name).get("stop", {}).get("reward")
-        reached = "–" if goal is None else f"{sum(r['goal_reached'] for r in runs)} of {len(runs)} seeds"
-        lines.append(
-            f"| [{name}](../yaml/{name}.yaml){' ' + label if label else ''} | {'–' if goal is None else goal} "
-            f"| {reached} | {_spread(steps, 0)} | {_spread(wall, 0)} | {_spread(value, 1)} |"
-        )
-    return "\n".join(lines) + "\n"
-
-
-def settings(name: str) -> dict[str, Any]:
-    """The configuration file of that name."""
-    return yaml.safe_load((ROOT / "yaml" / f"{name}.yaml").read_text())
-
-
-def _spread(values: list[float], decimals: int) -> str:
-    shown = [f"{v:,.{decimals}f}" for v in values]
-    return f"{median(values):,.{decimals}f} ({', '.join(shown)})"
+def _interrupt(*_: Any) -> NoReturn:
+    raise KeyboardInterrupt
 
 
 if __name__ == "__main__":

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import gymnasium as gym
+import numpy as np
 import pytest
 
 from envs import own_code
@@ -209,3 +210,18 @@ def test_constructor_error_has_the_users_file_and_line() -> None:
     assert first == "ValueError: boom-42"
     assert worlds.__file__ in second
     assert "envs/factories.py" not in error.value.user_traceback.split("worlds.py")[0]
+
+
+def test_bounds_that_gymnasium_has_wrong_are_none() -> None:
+    """The bare task leaves its Box within an episode (else `WRONG_BOUNDS` has had its day); ours is the same task without bounds."""
+    bare, ours = gym.make("BipedalWalker-v3").unwrapped, EnvFactory("BipedalWalker-v3").make()
+    seen = [bare.reset(seed=0)[0]]
+    assert np.array_equal(ours.reset(seed=0)[0], seen[0]) and not ours.observation_space.is_bounded()
+    generator = np.random.default_rng(0)
+    while bare.observation_space.contains(seen[-1]) and len(seen) < 2_000:
+        action = np.sign(generator.uniform(-1, 1, 4)).astype(np.float32)
+        seen.append(bare.step(action)[0])
+        if len(seen) < 20:
+            assert np.array_equal(ours.step(action)[0], seen[-1])
+    assert not bare.observation_space.contains(seen[-1]) and ours.observation_space.contains(seen[-1])
+    bare.close(), ours.close()

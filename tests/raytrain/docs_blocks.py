@@ -68,7 +68,7 @@ NOT_RUN = {
     "ray dashboard": "a cluster, as above",
     "RAY_AUTH_MODE=token": "a cluster, as above",
     "python scripts/ssh_cluster.py": "a cluster, as above",
-    "python scripts/results.py": "trains for many minutes; its options are checked below",
+    "python scripts/results.py": "trains for many minutes; tests/scripts/test_results.py checks its options",
     "raytrain record --keyboard": "asks for keys; its options are checked below",
     "raytrain scale": "needs a run that is going; tests/cluster/test_restarts.py scales one",
     "raytrain play results/cartpole --episodes 3": "opens a window; recording a video is run",
