@@ -40,7 +40,7 @@ LONG_TASKS = ("halfcheetah-200k", "lunarlander-solve", "growth")
 
 LONG_STEPS = 200_000
 """Env steps of ``halfcheetah-200k``."""
-LOCKSTEP_STEPS = 50_000
+LOCKSTEP_STEPS = 40_000
 """Env steps at which ``async-lockstep`` compares returns."""
 
 PEER_CONFIGURATIONS: dict[str, tuple[str, ...]] = {

@@ -54,7 +54,7 @@ their own steps and log their own returns, so nothing here is a library's own re
 - **async-lockstep**: CartPole whose every step sleeps. How long, a calibration measures once before the first round: an agent step's share of
   an update less what a step takes without the sleep, so that collecting a buffer takes as long as learning from it. The same file then runs
   as it is (`max_policy_lag` 1) and in lock-step (`threaded: false`), with the same seeds: steps/s over 45 s after 15 s, and returns by
-  50,000 env steps. Twofold would be perfect.
+  40,000 env steps. Twofold would be perfect.
 - **growth**: `yaml/benchmarks/cartpole-throughput.yaml` with 1 to 512 environments in the one env manager (64 units a layer), and with 32 to 1,024
   units (128 environments, 2,048 agent steps an update), on the native vector environment and on Python copies. No point may be a cliff: agent steps/s
   times the multiplications of one agent step through actor and critic must be at least half of what it is at the point before. So

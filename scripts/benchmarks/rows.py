@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from benchmarks import growth
 from benchmarks.own_jobs import HALFCHEETAH_LAYOUTS
 from benchmarks.peers import DISTRIBUTED
+from benchmarks.plan import LOCKSTEP_STEPS
 from benchmarks.row import Row, Run, absolute, best_peer, compare, median, select
 
 FASTEST = "the fastest peer"
@@ -147,7 +148,7 @@ def lockstep_rows(runs: Sequence[Run]) -> list[Row]:
     ours, theirs = ([r["final_return"] for r in select(runs, kind, f"raytrain-{name}") if r.get("final_return") is not None]
                     for name in ("asynchronous", "lock-step"))
     ranges = [f"{name} {min(x):,.0f} to {max(x):,.0f}" for name, x in (("asynchronous", ours), ("lock-step", theirs)) if x]
-    returns = "mean return of the last 10 training episodes by 50,000 env steps" + (f" (seeds: {', '.join(ranges)})" if ranges else "")
+    returns = f"mean return of the last 10 training episodes by {LOCKSTEP_STEPS:,} env steps" + (f" (seeds: {', '.join(ranges)})" if ranges else "")
     return [
         compare(kind, what, value, "agent steps/s", (waiting, "lock-step"), 1.6),
         compare(kind, returns, statistics.mean(ours) if ours else None, "return", (statistics.mean(theirs) if theirs else None, "lock-step"), 0.0),
