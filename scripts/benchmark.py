@@ -11,24 +11,29 @@ import platform
 import shlex
 import sys
 import time
+from dataclasses import replace
 from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 import psutil
+from benchmarks import growth
 from benchmarks.finished import episodes_folder, read_finished
 from benchmarks.harness import Job, measure
 from benchmarks.peers import LIBRARIES, MARKER, PEERS, PeerError, default_venvs, ensure
-from benchmarks.plan import LONG_TASKS, NEEDS, plan
+from benchmarks.plan import LONG_TASKS, NEEDS, SEEDED, plan
 from benchmarks.report import markdown_page, rich_table
-from benchmarks.rows import Run, rows
+from benchmarks.row import Run
+from benchmarks.rows import rows
 from benchmarks.run_folder import read_run_folder
 from rich.console import Console
 
 PACKAGES = ("ray", "tensorflow", "numpy", "gymnasium")
 OPTIONAL_PACKAGES = ("mujoco",)
 QUIET_CORES = 0.35
-PEER_PACKAGES = ("stable-baselines3", "sbx-rl", "sample-factory", "ray", "torch", "jax")
+PEER_PACKAGES = ("stable-baselines3", "sbx-rl", "sample-factory", "ray", "tianshou", "torch", "jax")
+PICTURES = "images"
+"""Folder of pictures beside the page."""
 
 
 def choice(text: str, allowed: tuple[str, ...], by_name_only: tuple[str, ...] = ()) -> tuple[str, ...]:
@@ -49,9 +54,9 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
                         help=f"all, or of {','.join(NEEDS)} (default: all, but {','.join(LONG_TASKS)} only by name)")
     parser.add_argument("--peers", type=lambda s: choice(s, LIBRARIES), default=("sb3", "sbx", "sample-factory"),
                         help=f"all, none, or of {','.join(LIBRARIES)} (default: sb3,sbx,sample-factory)")
-    parser.add_argument("--seeds", type=int, default=3, help="seeds of cartpole-solve and pendulum-solve (default: 3)")
-    parser.add_argument("--repeats", type=int, help="rounds of the other measurements (default: 3 for startup, 2 for "
-                        "halfcheetah-200k, 1 for the rest)")
+    parser.add_argument("--seeds", type=int, default=3, help=f"seeds of {', '.join(SEEDED)} (default: 3)")
+    parser.add_argument("--repeats", type=int, help="rounds of the other measurements, each of all contestants in turn; the "
+                        "figures are then medians, with their ranges (default: 3 for startup, 2 for halfcheetah-200k, 1 for the rest)")
     parser.add_argument("--episodes-dir", type=Path, help="folder of the counters and episode logs of halfcheetah-200k, one "
                         "subfolder CASE-CONTESTANT-SEED a run: those that are there are read instead of run, others are kept there")
     parser.add_argument("--json", type=Path, default=Path("results/benchmark.json"), help="where every raw run goes")
@@ -100,6 +105,17 @@ def wait_until_quiet(timeout_s: float = 30.0) -> None:
         continue
 
 
+def with_sleep(job: Job, runs: list[Run]) -> Job:
+    """`job` with the sleep that the contestant which it names has found out; without one where that failed, which is then its own failure."""
+    found = [r["info"].get("sleep_s") for r in runs if (r["measurement"], r["contestant"]) == (job.measurement, job.sleeps_as) and not r.get("error")]
+    return replace(job, options={**job.options, "sleep_s": found[-1]}) if found else job
+
+
+def not_run(job: Job, why: str) -> Run:
+    """What stands in place of a run that cannot be made."""
+    return {"measurement": job.measurement, "contestant": job.contestant, "seed": job.seed, "warm_up": job.warm_up, "info": {}, "error": why}
+
+
 def run(job: Job, logs: Path, console: Console, episodes_dir: Path | None = None) -> Run:
     """One run, or the reading of one that was made before, with a line before and one after it."""
     kept = episodes_folder(episodes_dir.resolve(), job) if episodes_dir and job.until == "steps" else None
@@ -123,41 +139,51 @@ def run(job: Job, logs: Path, console: Console, episodes_dir: Path | None = None
 
 
 def execute(args: argparse.Namespace, console: Console) -> dict[str, Any]:
-    """Make the virtual envs, run everything; the JSON file is written anew after every run."""
+    """Make the virtual envs, run everything; the JSON file is written anew after every run.
+
+    A peer whose virtual env cannot be made is left out, and the record says why.
+    """
     jobs = plan(args.tasks, args.peers, args.venvs, args.seeds, args.repeats)
     venvs = {peer.venv for job in jobs if (peer := PEERS.get(job.contestant)) is not None}
+    missing: dict[str, str] = {}
     for name in sorted(venvs):
-        ensure(args.venvs, name, console.print)
+        try:
+            ensure(args.venvs, name, console.print)
+        except PeerError as error:
+            console.print(str(error), highlight=False, markup=False)
+            missing[name] = f"not installed: {error.reason}"
     record: dict[str, Any] = {
         "machine": machine(), "date": time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime()),
         "command": shlex.join(["python", "scripts/benchmark.py", *sys.argv[1:]]), "tasks": list(args.tasks),
-        "versions": own_versions(), "peer_versions": peer_versions(args.venvs, venvs), "runs": [],
+        "versions": own_versions(), "peer_versions": peer_versions(args.venvs, venvs - set(missing)), "runs": [],
     }
     logs = args.json.parent / f"{args.json.stem}-logs"
     logs.mkdir(parents=True, exist_ok=True)
     console.print(f"{len(jobs)} runs, one at a time; logs in {logs}")
     for job in jobs:
-        record["runs"].append(run(job, logs, console, args.episodes_dir))
+        peer = PEERS.get(job.contestant)
+        if peer is not None and peer.venv in missing:
+            record["runs"].append(not_run(job, missing[peer.venv]))
+        elif job.sleeps_as and "sleep_s" not in (job := with_sleep(job, record["runs"])).options:
+            record["runs"].append(not_run(job, f"{job.sleeps_as} failed, so nobody knows how long a step is to sleep"))
+        else:
+            record["runs"].append(run(job, logs, console, args.episodes_dir))
         record["rows"] = [row.to_json() for row in rows(args.tasks, record["runs"])]
         args.json.write_text(json.dumps(record, indent=1) + "\n")
     return record
 
 
 def main() -> int:
-    """Exit code 0: everything measured, whatever the verdicts; 1: a figure is missing; 2: a virtual env could not be made."""
+    """Exit code 0: everything measured, whatever the verdicts; 1: a figure is missing."""
     args, console = parse(), Console()
-    try:
-        record = json.loads(args.json.read_text()) if args.from_json else execute(args, console)
-    except PeerError as error:
-        hint = "Leave that library out with --peers, or make the virtual env by hand."
-        console.print(f"{error}\n{hint}", highlight=False, markup=False)
-        return 2
+    record = json.loads(args.json.read_text()) if args.from_json else execute(args, console)
     table = rows(record["tasks"], record["runs"])
     console.print(rich_table(table))
     if args.docs:
         existing = args.docs.read_text() if args.docs.exists() else ""
+        picture = growth.draw(record["runs"], args.docs.parent / PICTURES / "growth.png")
         args.docs.write_text(markdown_page(record, table, existing))
-        console.print(f"Wrote {args.docs}")
+        console.print(f"Wrote {args.docs}" + (f" and {picture}" if picture else ""))
     return int(any(row.passed is None for row in table))
 
 

@@ -17,8 +17,10 @@ from benchmarks.counters import CounterReader, Sample, final_return, first_reach
 from benchmarks.processes import ProcessTree, busy_cpu_s, stepping_memory
 
 ADAPTERS = Path(__file__).resolve().parent / "adapters"
-POLL_S, SAMPLE_S = 0.1, 0.5
-SOLVED: dict[str, tuple[int, float]] = {"cartpole": (100, 475.0), "slow-envs": (100, 475.0), "pendulum": (20, -200.0)}
+POLL_S, SAMPLE_S, PSS_S = 0.1, 0.5, 3.0
+SOLVED: dict[str, tuple[int, float]] = {
+    "cartpole": (100, 475.0), "slow-envs": (100, 475.0), "pendulum": (20, -200.0), "lunarlander": (100, 200.0),
+}
 """Case -> (episodes, return): it counts as solved at this mean training return over this many consecutive episodes."""
 LAST_EPISODES = 100
 """Episodes in the mean at the end of a run where nothing says when the case is solved."""
@@ -35,12 +37,14 @@ class Job:
         case: which environment (a key of ``metered.CASES``).
         options: for the adapter.
         counts: the warm-up begins when the first of these is counted: env steps, rows learnt from, or optimizer steps.
-        until: what ends the run: the measured window is over, the task is solved, the first env step, `steps`, or its own end.
+        until: what ends the run: the measured window is over (and `steps` are made), the task is solved, the first env step, `steps`, or its own
+            end.
         steps: env steps that end the run with ``until="steps"``, and up to which its final return is taken.
         warm_s, window_s: seconds between the first count and the window, and its length.
         cap_s: wall seconds after which the run is given up.
         grace_s: seconds for a clean end after SIGTERM; 0 ends the whole tree at once.
         warm_up: only fills caches; not part of any figure.
+        sleeps_as: contestant of the same measurement that has found out before how long a step of the environments sleeps.
     """
 
     measurement: str
@@ -57,6 +61,7 @@ class Job:
     cap_s: float = 240.0
     grace_s: float = 0.0
     warm_up: bool = False
+    sleeps_as: str = ""
 
 
 class Watch:
@@ -70,7 +75,8 @@ class Watch:
         self.window: tuple[float, float] | None = None
         self.solved: tuple[float, int] | None = None
         self.memory: dict[str, Any] = {}
-        self._next_sample_s = 0.0
+        self._next_sample_s = self._next_pss_s = 0.0
+        self._peak_pss = 0
 
     def follow(self) -> str | None:
         """Watch until the job's goal, its cap, or the end of the process; returns what went wrong, if anything."""
@@ -91,6 +97,10 @@ class Watch:
         if now >= self._next_sample_s:
             self._next_sample_s = now + SAMPLE_S
             self.samples.append(Sample(now, steps, updates, rows, self.tree.cpu_s(), busy_cpu_s()))
+        # Reading it holds the processes up for some milliseconds, so it is read neither before the first step, which is timed, nor within the window.
+        if self.job.until == "window" and self.window is not None and self._next_pss_s <= now < self.window[0] - PSS_S:
+            self._next_pss_s = now + PSS_S
+            self._peak_pss = max(self._peak_pss, self.tree.pss())
         fresh = self.reader.read_episodes()
         goal = SOLVED.get(self.job.case)
         if fresh and self.solved is None and goal is not None:
@@ -108,10 +118,11 @@ class Watch:
             self.window = (first_s + self.job.warm_s, first_s + self.job.warm_s + self.job.window_s)
         window_over = self.samples[-1].time_s >= self.window[1]
         if window_over and not self.memory:
-            self.memory = {"pss_mib": round(self.tree.pss() / 2**20), "stepping": stepping_memory(self.reader)}
+            pss = self.tree.pss()
+            self.memory = {"pss_mib": round(pss / 2**20), "pss_peak_mib": round(max(pss, self._peak_pss) / 2**20), "stepping": stepping_memory(self.reader)}
         enough = self.reader.count("env").total >= self.job.steps
         return {
-            "window": window_over, "solved": self.solved is not None, "first-step": True, "steps": enough, "exit": False,
+            "window": window_over and enough, "solved": self.solved is not None, "first-step": True, "steps": enough, "exit": False,
         }[self.job.until]
 
     def first_s(self) -> float | None:

@@ -21,19 +21,30 @@ MARKER = "raytrain-peer.json"
 
 # Torch comes first and alone: the libraries then find it installed and leave its version as it is.
 TORCH = "torch==2.13.0"
+BOX2D = "box2d==2.3.10"  # as a wheel; the extra of older releases of Gymnasium names another package, which must be compiled
 
 RECIPES: dict[str, tuple[tuple[str, ...], ...]] = {
     "peers": ((TORCH,), (
         "stable-baselines3==2.9.2", "ray[rllib]==2.60.*", "gymnasium[mujoco]==1.2.2", "ale-py<0.13", "opencv-python-headless",
+        BOX2D,
     )),
-    "sbx": ((TORCH,), ("sbx-rl==0.28.0", "gymnasium[mujoco]<1.3")),
+    "sbx": ((TORCH,), ("sbx-rl==0.28.0", "gymnasium[mujoco]<1.3", BOX2D)),
     "sf": ((TORCH,), ("sample-factory==2.1.1", "numpy<2", "mujoco<3", "imageio", "ale-py<0.11", "opencv-python-headless<4.12")),
+    "tianshou": ((TORCH,), ("tianshou==2.0.1",)),
 }
 """Name of a virtual env -> the package lists of successive ``pip install`` calls."""
 
 
 class PeerError(RuntimeError):
-    """A virtual env could not be made."""
+    """A virtual env could not be made.
+
+    Attributes:
+        reason: in one line.
+    """
+
+    def __init__(self, message: str, reason: str) -> None:
+        super().__init__(message)
+        self.reason = reason
 
 
 @dataclass(frozen=True)
@@ -64,8 +75,11 @@ PEERS: dict[str, Peer] = {
     "rllib-ppo": Peer("rllib", "peers", "rllib", {"algo": "PPO", "runners": 2}),
     "rllib-ppo-async": Peer("rllib", "peers", "rllib", {"algo": "PPO", "runners": 2, "vec": "async"}),
     "rllib-appo": Peer("rllib", "peers", "rllib", {"algo": "APPO", "runners": 2}),
+    "tianshou": Peer("tianshou", "tianshou", "tianshou_", {"vec": "dummy"}),
 }
-LIBRARIES = ("sb3", "sbx", "sample-factory", "rllib")
+LIBRARIES = ("sb3", "sbx", "sample-factory", "rllib", "tianshou")
+DISTRIBUTED = ("sample-factory", "rllib")
+"""Libraries that always step and learn in processes of their own, as raytrain does: what a start and the memory are compared with."""
 
 
 def default_venvs() -> Path:
@@ -106,8 +120,10 @@ def ensure(venvs: Path, name: str, tell: Callable[[str], None] = print) -> Path:
             output.flush()
             done = subprocess.run(command, check=False, stdout=output, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL)
             if done.returncode:
-                tail = "\n".join(log.read_text(errors="replace").splitlines()[-15:])
-                raise PeerError(f"Making the virtual env {home} failed at `{' '.join(command)}` (log: {log}):\n{tail}")
+                lines = log.read_text(errors="replace").splitlines()
+                said = next((line for line in reversed(lines) if line.startswith("ERROR:")), lines[-1]).removeprefix("ERROR:").strip()
+                tail = "\n".join(lines[-15:])
+                raise PeerError(f"Making the virtual env {home} failed at `{' '.join(command)}` (log: {log}):\n{tail}", said[:200])
     frozen = subprocess.run([str(python), "-m", "pip", "freeze"], capture_output=True, text=True, check=True).stdout
     marker = {"recipe": [list(step) for step in RECIPES[name]], "packages": frozen.split()}
     (home / MARKER).write_text(json.dumps(marker, indent=1))

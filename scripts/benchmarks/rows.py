@@ -1,94 +1,17 @@
-"""From raw runs to the lines of the table: medians, ratios, targets, verdicts."""
+"""From raw runs to the lines of the table: what each task compares, and its targets."""
 
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import asdict, dataclass
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
-Run = dict[str, Any]
-OWN = ("raytrain", "raytrain-python", "ray.init", "random-actions", "rollouts-alone", "updates-alone", "replay-alone", "conv-alone",
-       "raytrain-dense", "raytrain-lstm", "raytrain-without", "raytrain-curiosity", "raytrain-curiosity-one-pass",
-       "raytrain-mountaincar-without", "raytrain-mountaincar-curiosity", "raytrain-mountaincar-curiosity-one-pass")
+from benchmarks import growth
+from benchmarks.own_jobs import HALFCHEETAH_LAYOUTS
+from benchmarks.peers import DISTRIBUTED
+from benchmarks.plan import LOCKSTEP_STEPS
+from benchmarks.row import Row, Run, absolute, best_peer, compare, median, select
 
-
-@dataclass(frozen=True)
-class Row:
-    """One requirement and what was measured.
-
-    Attributes:
-        task: task it belongs to.
-        what: what is compared.
-        value: our figure; None when it could not be measured.
-        unit: of `value` and `reference`.
-        reference: the figure it is compared with; None where the target is absolute (or nothing was measured).
-        reference_name: whose figure that is.
-        target: the requirement, for people.
-        passed: None when a figure is missing.
-    """
-
-    task: str
-    what: str
-    value: float | None
-    unit: str
-    reference: float | None
-    reference_name: str
-    target: str
-    passed: bool | None
-
-    @property
-    def ratio(self) -> float | None:
-        """`value` / `reference`."""
-        return self.value / self.reference if self.value is not None and self.reference else None
-
-    def to_json(self) -> dict[str, Any]:
-        """For the JSON file, with the ratio."""
-        return {**asdict(self), "ratio": self.ratio}
-
-
-def select(runs: Iterable[Run], measurement: str, contestant: str | None = None) -> list[Run]:
-    """Runs that count: of this measurement (and contestant), no warm-up, no error."""
-    return [
-        run for run in runs
-        if run["measurement"] == measurement and not run.get("warm_up") and not run.get("error")
-        and contestant in (None, run["contestant"])
-    ]
-
-
-def median(runs: Iterable[Run], key: str) -> float | None:
-    """Median of `key` over the runs that have it; None without any."""
-    values = [run[key] for run in runs if run.get(key) is not None]
-    return statistics.median(values) if values else None
-
-
-def best_peer(runs: Sequence[Run], measurement: str, key: str, lowest: bool = False) -> tuple[float | None, str]:
-    """Best median among the peers, and whose it is; (None, "no peer") without any. One that failed half of its runs is out."""
-    found: list[tuple[float, str]] = []
-    for name in dict.fromkeys(run["contestant"] for run in runs):
-        mine = [run for run in select(runs, measurement, name) if run.get(key) is not None]
-        attempts = [r for r in runs if (r["measurement"], r["contestant"]) == (measurement, name) and not r.get("warm_up")]
-        if name in OWN or len(mine) * 2 <= len(attempts):
-            continue
-        found.append((statistics.median(run[key] for run in mine), name))
-    return (min(found) if lowest else max(found)) if found else (None, "no peer")
-
-
-def compare(
-    task: str, what: str, value: float | None, unit: str, reference: tuple[float | None, str], limit: float,
-    at_least: bool = True,
-) -> Row:
-    """A row whose target is `limit` × the reference: at least that, or at most."""
-    number, name = reference
-    ratio = value / number if value is not None and number else None
-    passed = None if ratio is None else ratio >= limit if at_least else ratio <= limit
-    return Row(task, what, value, unit, number, name, f"{'≥' if at_least else '≤'} {limit:g} ×", passed)
-
-
-def absolute(task: str, what: str, value: float | None, unit: str, limit: float, at_least: bool = True) -> Row:
-    """A row whose target is a figure."""
-    passed = None if value is None else value >= limit if at_least else value <= limit
-    return Row(task, what, value, unit, None, "", f"{'≥' if at_least else '≤'} {limit:,g} {unit}", passed)
+FASTEST = "the fastest peer"
 
 
 def throughput_rows(runs: Sequence[Run]) -> list[Row]:
@@ -96,14 +19,14 @@ def throughput_rows(runs: Sequence[Run]) -> list[Row]:
     what = "CartPole-v1, learning, native vector env"
     return [
         absolute("cartpole-throughput", what, value, "agent steps/s", 90_000),
-        compare("cartpole-throughput", what, value, "agent steps/s", best_peer(runs, "throughput", "steps_per_s"), 12),
+        compare("cartpole-throughput", what, value, "agent steps/s", best_peer(runs, "throughput", "steps_per_s"), 15),
     ]
 
 
 def throughput_python_rows(runs: Sequence[Run]) -> list[Row]:
     value = median(select(runs, "throughput-python", "raytrain-python"), "steps_per_s")
     peer = best_peer(runs, "throughput", "steps_per_s")
-    return [compare("cartpole-throughput-python", "CartPole-v1, learning, Python copies", value, "agent steps/s", peer, 2)]
+    return [compare("cartpole-throughput-python", "CartPole-v1, learning, Python copies", value, "agent steps/s", peer, 3)]
 
 
 def _solved_rows(runs: Sequence[Run], task: str, measurement: str, goal: str, limit: float) -> list[Row]:
@@ -126,11 +49,18 @@ def pendulum_rows(runs: Sequence[Run]) -> list[Row]:
     return _solved_rows(runs, "pendulum-solve", "pendulum-solve", "mean of -200 over 20 episodes", 1.0)
 
 
+def lunarlander_rows(runs: Sequence[Run]) -> list[Row]:
+    return _solved_rows(runs, "lunarlander-solve", "lunarlander-solve", "mean of 200 over 100 episodes", 1.0)
+
+
 def startup_rows(runs: Sequence[Run]) -> list[Row]:
     value = median(select(runs, "startup", "raytrain"), "startup_s")
     bare = median([run["info"] for run in select(runs, "startup", "ray.init")], "ray_init_s")
-    passed = None if value is None or bare is None else value <= bare + 3.0
-    return [Row("startup", "process start to first env step", value, "s", bare, "bare ray.init", "≤ ray.init + 3 s", passed)]
+    passed, what = None if value is None or bare is None else value <= bare + 3.0, "process start to first env step"
+    return [
+        Row("startup", what, value, "s", bare, "bare ray.init", "≤ ray.init + 3 s", passed),
+        compare("startup", what, value, "s", best_peer(runs, "startup", "startup_s", lowest=True, libraries=DISTRIBUTED), 1.0, at_least=False),
+    ]
 
 
 def slow_env_rows(runs: Sequence[Run]) -> list[Row]:
@@ -139,7 +69,7 @@ def slow_env_rows(runs: Sequence[Run]) -> list[Row]:
     what = "16 CartPoles with a 10 ms step, learning"
     peer = best_peer(runs, "slow-envs", "steps_per_s")
     return [
-        compare("slow-envs", what, value, "env steps/s", (alone, "random actions, no learning"), 0.97),
+        compare("slow-envs", what, value, "env steps/s", (alone, "random actions, no learning"), 0.98),
         compare("slow-envs", what, value, "env steps/s", peer, 1.0),
     ]
 
@@ -152,6 +82,9 @@ def memory_rows(runs: Sequence[Run]) -> list[Row]:
         absolute("memory", "env manager, unique memory (USS)", max((p["uss_mb"] for p in stepping), default=None), "MB", 150,
                  at_least=False),
         absolute("memory", "env managers with TensorFlow loaded", count, "processes", 0, at_least=False),
+        *(compare("memory", f"all processes of CartPole-v1's throughput run, {name}, peak", median(select(runs, "throughput", "raytrain"), key), "MiB",
+                  best_peer(runs, "throughput", key, lowest=True, libraries=DISTRIBUTED), 1.0, at_least=False)
+          for name, key in (("shared pages divided (PSS)", "pss_peak_mib"), ("RSS", "rss_peak_mib"))),
     ]
 
 
@@ -168,28 +101,58 @@ def overlap_rows(runs: Sequence[Run]) -> list[Row]:
     }
     slower = None if None in parts.values() else min(parts, key=parts.__getitem__)
     reference = (parts[slower], slower) if slower else (None, "rollouts, updates alone")
-    return [compare("overlap", "CartPole-v1, learning, native vector env", value, "agent steps/s", reference, 0.8)]
+    return [compare("overlap", "CartPole-v1, learning, native vector env", value, "agent steps/s", reference, 0.85)]
 
 
-def _update_rows(runs: Sequence[Run], task: str, what: str) -> list[Row]:
+def _update_rows(runs: Sequence[Run], task: str, what: str, limits: Mapping[str, float]) -> list[Row]:
     mine = select(runs, task, "raytrain")
     value, steps = median(mine, "updates_per_s"), median(mine, "steps_per_s")
     ratio = value / steps if value is not None and steps else None
     # Speeds only compare at the same ratio; and ours is the metered envs' word for what our own metrics say.
     one = None if ratio is None else abs(ratio - 1.0) <= 0.1
     return [
-        *(compare(task, what, value, "updates/s", (median(select(runs, task, peer), "updates_per_s"), peer), limit)
-          for peer, limit in (("sb3", 2.0), ("sbx", 1.15))),
+        *(compare(task, what, value, "updates/s", _updates_of(runs, task, peer), limit) for peer, limit in limits.items()),
         Row(task, "updates an env step, as counted by the env", ratio, "updates/step", None, "", "0.9–1.1 updates/step", one),
     ]
 
 
+def _updates_of(runs: Sequence[Run], task: str, peer: str) -> tuple[float | None, str]:
+    return best_peer(runs, task, "updates_per_s") if peer == FASTEST else (median(select(runs, task, peer), "updates_per_s"), peer)
+
+
 def sac_update_rows(runs: Sequence[Run]) -> list[Row]:
-    return _update_rows(runs, "sac-updates", "HalfCheetah-v5, SAC, batch 256, 2 x 256")
+    return _update_rows(runs, "sac-updates", "HalfCheetah-v5, SAC, batch 256, 2 x 256", {"sb3": 2.0, "sbx": 1.15})
 
 
 def sac_update_pendulum_rows(runs: Sequence[Run]) -> list[Row]:
-    return _update_rows(runs, "sac-updates-pendulum", "Pendulum-v1, SAC, batch 256, 2 x 256")
+    return _update_rows(runs, "sac-updates-pendulum", "Pendulum-v1, SAC, batch 256, 2 x 256", {FASTEST: 1.2})
+
+
+def halfcheetah_ppo_rows(runs: Sequence[Run]) -> list[Row]:
+    kind = "halfcheetah-ppo"
+    found = [(value, name) for name in HALFCHEETAH_LAYOUTS if (value := median(select(runs, kind, name), "steps_per_s")) is not None]
+    value, layout = max(found, default=(None, ""))
+    stepping, updating = median(select(runs, kind, "stepping-alone"), "steps_per_s"), median(select(runs, kind, "updates-alone"), "rows_per_s")
+    bound = None if not stepping or not updating else 2 / (1 / stepping + 1 / updating)
+    what = "HalfCheetah-v5, PPO, 8 x 256 rows, minibatch 64, 10 epochs, 2 x 64" + layout.replace("raytrain-", ", ").replace("-", " ")
+    return [
+        compare(kind, what, value, "agent steps/s", best_peer(runs, kind, "steps_per_s"), 4),
+        compare(kind, "of what stepping and updates alone allow on two cores", value, "agent steps/s", (bound, "2 / (1/stepping + 1/updates)"), 0.75),
+    ]
+
+
+def lockstep_rows(runs: Sequence[Run]) -> list[Row]:
+    kind = "async-lockstep"
+    value, waiting = (median(select(runs, kind, f"raytrain-{name}"), "steps_per_s") for name in ("asynchronous", "lock-step"))
+    what = "CartPole-v1, stepping and learning take equally long, asynchronous"
+    ours, theirs = ([r["final_return"] for r in select(runs, kind, f"raytrain-{name}") if r.get("final_return") is not None]
+                    for name in ("asynchronous", "lock-step"))
+    ranges = [f"{name} {min(x):,.0f} to {max(x):,.0f}" for name, x in (("asynchronous", ours), ("lock-step", theirs)) if x]
+    returns = f"mean return of the last 10 training episodes by {LOCKSTEP_STEPS:,} env steps" + (f" (seeds: {', '.join(ranges)})" if ranges else "")
+    return [
+        compare(kind, what, value, "agent steps/s", (waiting, "lock-step"), 1.6),
+        compare(kind, returns, statistics.mean(ours) if ours else None, "return", (statistics.mean(theirs) if theirs else None, "lock-step"), 0.0),
+    ]
 
 
 def replay_rows(runs: Sequence[Run]) -> list[Row]:
@@ -217,7 +180,7 @@ def pong_rows(runs: Sequence[Run]) -> list[Row]:
     value, what = median(select(runs, "pong", "raytrain"), "steps_per_s"), "ALE/Pong-v5, PPO, nature CNN, 84 x 84 x 4, 8 x 128 rows, 4 epochs"
     alone = median([run["info"] for run in select(runs, "conv-bound", "conv-alone")], "steps_per_s")
     return [
-        compare("pong-throughput", what, value, "agent steps/s", best_peer(runs, "pong", "steps_per_s"), 1.5),
+        compare("pong-throughput", what, value, "agent steps/s", best_peer(runs, "pong", "steps_per_s"), 1.8),
         compare("pong-throughput", "of what the arithmetic alone allows on two cores", value, "agent steps/s", (alone, "updates and acting alone"), 0.0),
     ]
 
@@ -244,10 +207,13 @@ ROWS: dict[str, Callable[[Sequence[Run]], list[Row]]] = {
     "cartpole-throughput-python": throughput_python_rows,
     "overlap": overlap_rows,
     "cartpole-solve": solve_rows,
+    "lunarlander-solve": lunarlander_rows,
     "startup": startup_rows,
     "slow-envs": slow_env_rows,
     "memory": memory_rows,
     "queue": queue_rows,
+    "halfcheetah-ppo": halfcheetah_ppo_rows,
+    "async-lockstep": lockstep_rows,
     "sac-updates": sac_update_rows,
     "sac-updates-pendulum": sac_update_pendulum_rows,
     "pendulum-solve": pendulum_rows,
@@ -256,6 +222,7 @@ ROWS: dict[str, Callable[[Sequence[Run]], list[Row]]] = {
     "pong-throughput": pong_rows,
     "lstm-throughput": lstm_rows,
     "curiosity-throughput": curiosity_rows,
+    "growth": growth.rows,
 }
 """Task -> its rows, in the order of the table."""
 

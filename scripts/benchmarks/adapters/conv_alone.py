@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import statistics
 import time
+from dataclasses import replace
 
 import metered
-from own_parts import FreeRunning, plan_of
+from own_parts import FreeRunning, make_trainer_of, plan_of
 
 CORES = 2
 UPDATES, CALLS = 5, 100
@@ -19,32 +20,20 @@ UPDATES, CALLS = 5, 100
 def main() -> None:
     import numpy as np
 
-    from raytrain.plan import build_env_manager, seed_branch
-    from raytrain.tensorflow_setup import set_up_tensorflow
-
-    plan = plan_of("ppo/Pong.yaml", metered.seed())
+    plan = replace(plan_of("ppo/Pong.yaml", metered.seed()), trainer_threads=CORES)
     first = plan.first_policy()
     wires = FreeRunning(plan, first, keep=True)
-    manager = build_env_manager([plan], 0, {plan.behavior: wires}, {plan.behavior: wires})
-    manager.start()
-    while wires.rows < plan.settings.hyperparameters.buffer_size:
-        manager.advance(0.25)
-    manager.close()
+    batches = wires.one_round()
 
     policy, rng, n = plan.policy(), np.random.default_rng(metered.seed()), plan.num_envs
     policy.set_weights(first, 0)
-    rows = {name: x[:n] for name, x in wires.batches[0].obs.items()}
+    rows = {name: x[:n] for name, x in batches[0].obs.items()}
     acting_s = statistics.median(timed(lambda: policy.act(rows, rng, with_entropy=False), CALLS))
 
-    set_up_tensorflow(CORES)
-    from trainers.registry import make_trainer
-
-    trainer = make_trainer(plan.spec, plan.settings, seed_branch(plan.seed, "trainer"), plan.max_rows(), plan.first_weights())
-    trainer.published(0)
-    trainer.compile()
+    trainer = make_trainer_of(plan)
 
     def learn() -> None:
-        for batch in wires.batches:
+        for batch in batches:
             trainer.process(batch, plan.managers[0])
         trainer.update()
 

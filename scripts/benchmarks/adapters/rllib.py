@@ -16,7 +16,18 @@ MODELS: dict[str, dict[str, Any]] = {
     "PPO": {"fcnet_hiddens": [32], "fcnet_activation": "linear", "vf_share_layers": True},
     "APPO": {"fcnet_hiddens": [32]},
 }
-SLOW_PPO = {"train_batch_size_per_learner": 512, "minibatch_size": 256, "num_epochs": 20}  # as Stable-Baselines3's
+CASE_ARGUMENTS: dict[str, dict[str, Any]] = {
+    # As Stable-Baselines3's.
+    "slow-envs": {"train_batch_size_per_learner": 512, "minibatch_size": 256, "num_epochs": 20},
+    # Those of yaml/benchmarks/halfcheetah-ppo-throughput.yaml: the same arithmetic for all.
+    "halfcheetah-ppo": {"train_batch_size_per_learner": 2048, "minibatch_size": 64, "num_epochs": 10, "lr": 3e-4, "vf_loss_coeff": 0.5,
+                        "use_kl_loss": False},
+}
+CASE_MODELS: dict[str, dict[str, Any]] = {
+    "halfcheetah-ppo": {"fcnet_hiddens": [64, 64], "fcnet_activation": "tanh", "vf_share_layers": False},
+}
+ENVS = {"slow-envs": 16, "halfcheetah-ppo": 8}
+"""Environments of all runners together; elsewhere 8 of each."""
 
 
 def count_updates() -> None:
@@ -41,16 +52,17 @@ def main() -> None:
     from ray.rllib.core.rl_module.default_model_config import DefaultModelConfig
     from ray.tune.registry import register_env
 
-    options, slow = metered.options(), metered.case() == "slow-envs"
+    options, case = metered.options(), metered.case()
     algo, runners, vec = options.pop("algo"), options.pop("runners"), options.pop("vec", "sync")
     torch.set_num_threads(options.pop("threads", 1))  # of the local learner; Ray already gives each runner one
-    envs = options.pop("envs", 16 // max(runners, 1) if slow else 8)
-    arguments = {**ARGUMENTS[algo], **(SLOW_PPO if slow and algo == "PPO" else {}), **options}
+    envs = options.pop("envs", ENVS[case] // max(runners, 1) if case in ENVS else 8)
+    arguments = {**ARGUMENTS[algo], **(CASE_ARGUMENTS.get(case, {}) if algo == "PPO" else {}), **options}
+    model = CASE_MODELS.get(case, MODELS[algo])
     count_updates()
     register_env("bench", lambda _: metered.make_env())
     ray.init(address="local", num_cpus=max(2, runners + 1), include_dashboard=False, log_to_driver=True)
     metered.info(lib=f"rllib {algo}", version=ray.__version__, runners=runners, envs_per_runner=envs, vec=vec,
-                 arguments=arguments, model=MODELS[algo])
+                 arguments=arguments, model=model)
     config = (
         {"PPO": PPOConfig, "APPO": APPOConfig}[algo]()
         .framework("torch")
@@ -58,7 +70,7 @@ def main() -> None:
         .env_runners(num_env_runners=runners, num_envs_per_env_runner=envs, gym_env_vectorize_mode=vec)
         .learners(num_learners=0)
         .training(**arguments)
-        .rl_module(model_config=DefaultModelConfig(**MODELS[algo]))
+        .rl_module(model_config=DefaultModelConfig(**model))
         .debugging(seed=metered.seed(), log_level="ERROR")
         .reporting(min_time_s_per_iteration=0, metrics_num_episodes_for_smoothing=100)
     )

@@ -13,13 +13,21 @@ from typing import Any
 import metered
 
 ENDLESS = 10**8  # never reached
-N_ENVS = {"cartpole": 8, "slow-envs": 16, "pendulum": 1, "halfcheetah": 1, "pong": 8}
+N_ENVS = {"cartpole": 8, "slow-envs": 16, "pendulum": 1, "halfcheetah": 1, "pong": 8, "halfcheetah-ppo": 8, "lunarlander": 16}
 # rl-zoo's values for CartPole-v1; its schedules fall linearly over its own 100,000 steps.
-PPO_ARGUMENTS = {"n_steps": 32, "batch_size": 256, "gae_lambda": 0.8, "gamma": 0.98, "n_epochs": 20, "ent_coef": 0.0}
+CARTPOLE = {"n_steps": 32, "batch_size": 256, "gae_lambda": 0.8, "gamma": 0.98, "n_epochs": 20, "ent_coef": 0.0}
 LEARNING_RATE, CLIP_RANGE, SCHEDULE_STEPS = 0.001, 0.2, 100_000
-# rl-zoo's values for Atari, without their schedules over 10 million steps.
-ATARI_ARGUMENTS = {"n_steps": 128, "batch_size": 256, "n_epochs": 4, "learning_rate": 2.5e-4, "clip_range": 0.1, "vf_coef": 0.5,
-                   "ent_coef": 0.01}
+SCHEDULED = ("cartpole", "slow-envs")
+PPO_ARGUMENTS: dict[str, dict[str, Any]] = {
+    "cartpole": CARTPOLE, "slow-envs": CARTPOLE,
+    # rl-zoo's values for LunarLander; the rest it leaves to the libraries' defaults.
+    "lunarlander": {"n_steps": 1024, "batch_size": 64, "gae_lambda": 0.98, "gamma": 0.999, "n_epochs": 4, "ent_coef": 0.01},
+    # rl-zoo's values for Atari, without their schedules over 10 million steps.
+    "pong": {"n_steps": 128, "batch_size": 256, "n_epochs": 4, "learning_rate": 2.5e-4, "clip_range": 0.1, "vf_coef": 0.5, "ent_coef": 0.01},
+    # Those of yaml/benchmarks/halfcheetah-ppo-throughput.yaml: the same arithmetic for all.
+    "halfcheetah-ppo": {"n_steps": 256, "batch_size": 64, "n_epochs": 10, "learning_rate": 3e-4, "gae_lambda": 0.95, "gamma": 0.99, "ent_coef": 0.0,
+                        "policy_kwargs": {"net_arch": [64, 64]}},
+}
 # rl-zoo's values for Pendulum-v1 and HalfCheetah; what it leaves to the libraries' defaults is written out.
 SAC_COMMON = {
     "batch_size": 256, "train_freq": 1, "gradient_steps": 1, "tau": 0.005, "gamma": 0.99, "buffer_size": 1_000_000,
@@ -52,22 +60,21 @@ def main() -> None:
 
     n_envs, total_steps = options.pop("n_envs", N_ENVS[metered.case()]), options.pop("total_steps", ENDLESS)
     sac = metered.case() in SAC_ARGUMENTS
-    atari = metered.case() == "pong"
-    arguments: dict[str, Any] = {**(SAC_ARGUMENTS[metered.case()] if sac else ATARI_ARGUMENTS if atari else PPO_ARGUMENTS), **options}
+    arguments: dict[str, Any] = {**(SAC_ARGUMENTS if sac else PPO_ARGUMENTS)[metered.case()], **options}
     facts = {"lib": lib, "version": library.__version__, "vec": vec, "threads": threads, "n_envs": n_envs, "arguments": arguments}
-    if sac:
-        metered.info(**facts, algorithm="SAC", total_steps=total_steps, mujoco=metadata.version("mujoco"))
-        schedules, steps_a_count = {}, 1
-    elif atari:
-        metered.info(**facts)
-        schedules, steps_a_count = {}, -(-arguments["n_steps"] * n_envs // arguments["batch_size"])
-    else:
-        metered.info(**facts, learning_rate=f"linear from {LEARNING_RATE}", clip_range=f"from {CLIP_RANGE}")
+    schedules: dict[str, Any] = {}
+    if metered.case() in SCHEDULED:
+        facts.update(learning_rate=f"linear from {LEARNING_RATE}", clip_range=f"from {CLIP_RANGE}")
         schedules = {
             "learning_rate": linear(LEARNING_RATE, total_steps),
             "clip_range": linear(CLIP_RANGE, total_steps) if lib == "sb3" else CLIP_RANGE,  # SBX takes a constant
         }
-        steps_a_count = -(-arguments["n_steps"] * n_envs // arguments["batch_size"])  # PPO counts epochs
+    if sac:
+        facts.update(algorithm="SAC", total_steps=total_steps)
+    if metered.case().startswith("halfcheetah"):
+        facts.update(mujoco=metadata.version("mujoco"))
+    metered.info(**facts)
+    steps_a_count = 1 if sac else -(-arguments["n_steps"] * n_envs // arguments["batch_size"])  # PPO counts epochs
     env = (SubprocVecEnv if vec == "subproc" else DummyVecEnv)([metered.make_env] * n_envs)
 
     class CountUpdates(BaseCallback):
@@ -88,7 +95,7 @@ def main() -> None:
             self._tell()
 
     model = (library.SAC if sac else library.PPO)(
-        "CnnPolicy" if atari else "MlpPolicy", env, seed=metered.seed(), device="cpu" if lib == "sb3" else "auto", **schedules, **arguments,
+        "CnnPolicy" if metered.case() == "pong" else "MlpPolicy", env, seed=metered.seed(), device="cpu" if lib == "sb3" else "auto", **schedules, **arguments,
     )
     model.learn(total_steps, callback=CountUpdates())
 
