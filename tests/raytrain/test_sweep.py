@@ -13,7 +13,8 @@ from raytrain.config import load_config
 from raytrain.console import Console
 from raytrain.errors import ConfigError, RunFolderError
 from raytrain.sweep_file import check_trials, load_sweep
-from raytrain.sweep_folder import SweepFolder, Trial, best_of, report, results_csv
+from raytrain.sweep_folder import SweepFolder, report, results_csv
+from raytrain.sweep_record import Trial, best_of, early_best
 from raytrain.sweep_settings import DrawSettings
 from raytrain.sweep_table import SweepTable, columns_of, rows_of, short_names
 from raytrain.tune import _checked
@@ -204,6 +205,16 @@ def test_the_best_by_either_mode():
     assert best_of(trials, "max").name == "b"
     assert best_of(trials, "min").name == "a"
     assert best_of(trials[2:3], "max") is None
+
+
+def test_a_best_that_was_measured_before_others_is_not_settled_while_trials_are_left():
+    def said(*given, mode="max"):
+        return early_best([Trial(f"t{i}", {}, None, state, metric, steps) for i, (state, metric, steps) in enumerate(given)], mode)
+
+    assert "t0 is the best at 100 agent steps and t1 has 900" in said(("interrupted", 5.0, 100), ("interrupted", 4.0, 900))
+    assert not said(("interrupted", 5.0, 100), ("interrupted", 4.0, 900), mode="min")
+    assert not said(("stopped early", 5.0, 100), ("finished", 4.0, 900)), "nothing is left that could change it"
+    assert not said(("waiting", None, 0), ("interrupted", 4.0, 900)) and not said(("waiting", None, 0))
 
 
 def test_results_and_a_file_that_trains_with_the_best(tmp_path):
