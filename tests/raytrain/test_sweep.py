@@ -109,6 +109,20 @@ def test_what_checkpoints_cannot_follow_is_refused_for_a_population_unless_it_is
     load_sweep(write(tmp_path, parameters={path: {"grid": [8, 16]}}))
 
 
+def test_mistakes_in_both_files_are_told_in_one_round(tmp_path):
+    run = {**RUN, "behaviors": {"CartPole": {"max_step": 5, "hyperparameters": {"buffer_size": 512, "batch_size": -1}}}}
+    parameters = {RATE: {"unifrm": [0, 1]}, f"{HYPER}.learning_rat": {"grid": [1e-3]}, f"{HYPER}.num_epoch": {"grid": [1, 2]}, f"{HYPER}.lambd": {"grid": [2.0]}}
+    found = problems(file := write(tmp_path, run, parameters=parameters, schedulr={}))
+    assert sorted(found) == sorted([
+        f"parameters.{RATE}.unifrm", f"parameters.{HYPER}.learning_rat", f"parameters.{HYPER}.lambd", "schedulr", "behaviors.CartPole.max_step", f"{HYPER}.batch_size"])
+    with pytest.raises(ConfigError, match=r"6 problems in .*sweep.yaml and .*run.yaml") as caught:
+        load_sweep(file)
+    assert "sweep.yaml:" in str(caught.value) and "run.yaml:" in str(caught.value)
+    (tmp_path / "run.yaml").write_text("env: [")
+    with pytest.raises(ConfigError, match=r"sweep.yaml and .*run.yaml"):
+        load_sweep(file)
+
+
 def test_runs_that_cannot_be_swept(tmp_path):
     assert "auto" in problems(write(tmp_path, {**RUN, "distributed": {"num_env_managers": "auto"}}))["config"]
     several = {**RUN, "behaviors": {"a": {}, "b": {}}}
