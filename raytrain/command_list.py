@@ -10,7 +10,7 @@ DESCRIPTION = "List runs and how each is doing, the one that changed last first.
 
 def add_arguments(listing: argparse.ArgumentParser) -> None:
     """What the command takes."""
-    listing.add_argument("results_dir", nargs="?", default="results", metavar="RESULTS_DIR", help="folder of all runs (default: results)")
+    listing.add_argument("results_dir", nargs="?", default="results", metavar="RESULTS_DIR", help="folder of all runs, or of a sweep (default: results); also its URI")
     listing.add_argument("--json", action="store_true", help="print JSON")
 
 

@@ -90,10 +90,8 @@ def run_command(options: argparse.Namespace) -> int:
     try:
         if not 0.0 <= options.smooth < 1.0:
             raise ValueError(f"Expected --smooth from 0 (not at all) to below 1, received {options.smooth:g}.")
-        if (uri := next((run for run in options.runs if "://" in run), None)) is not None:
-            raise ValueError(f"Expected folders on this machine, received {uri}; copy its metrics here first.")
         out = None if options.out is None else check_picture(Path(options.out), "--out")
-        curves = [curve for run in options.runs for curve in read_curves(Path(run).expanduser(), options.tag)]
+        curves = [curve for run in options.runs for curve in read_curves(run, options.tag)]
         if out is not None:
             save_figure(draw_curves(curves, options.tag, options.smooth), out)
     except ValueError as error:

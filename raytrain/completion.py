@@ -21,6 +21,13 @@ _raytrain_run_dirs() {
 _raytrain_run_ids() {
   (cd results 2>/dev/null && compgen -d -- "$1")
 }
+_raytrain_sweeps() {
+  local found
+  compgen -d -- "$1"
+  for found in "results/$1"*/sweep.json; do
+    [[ -f $found ]] && basename "$(dirname "$found")"
+  done
+}
 _raytrain_yaml_files() {
   compgen -d -- "$1"
   compgen -f -X '!*.yaml' -- "$1"
@@ -30,6 +37,7 @@ _raytrain_yaml_files() {
     "zsh": r"""
 _raytrain_run_dirs() { _files -/ -W results -P results/; _files -/ }
 _raytrain_run_ids() { _files -/ -W results }
+_raytrain_sweeps() { local -a found=(results/*/sweep.json(N:h:t)); (( $#found )) && compadd -a found; _files -/ }
 _raytrain_yaml_files() { _files -g '*.(yaml|yml)' }
 """,
     "fish": r"""
@@ -40,6 +48,12 @@ function _raytrain_run_dirs
 end
 function _raytrain_run_ids
   path basename results/*/
+end
+function _raytrain_sweeps
+  for found in results/*/sweep.json
+    path basename (path dirname $found)
+  end
+  __fish_complete_directories (commandline -ct)
 end
 function _raytrain_yaml_files
   __fish_complete_suffix .yaml
@@ -64,6 +78,8 @@ def _values(action: argparse.Action) -> dict[str, str] | None:
     """What completes the values of an argument; None where anything goes."""
     if action.metavar in _RUNS:
         return _function("_raytrain_run_dirs")
+    if action.metavar == "SWEEP":
+        return _function("_raytrain_sweeps")
     if action.metavar == "ID":
         return _function("_raytrain_run_ids")
     if action.metavar in _FOLDERS:

@@ -442,4 +442,4 @@ class Controller:
             b: behavior_outcome(b, known.get(b), b in known and b not in self._trainers, self._managers, self._stop.mean_return(b))
             for b in self._plans
         }
-        return Outcome(reason, interrupted, self._env_steps, self._elapsed_s, behaviors, self._evaluations)
+        return Outcome(reason, interrupted, self._env_steps, self._elapsed_s, behaviors, self._evaluations, self._best_reward)

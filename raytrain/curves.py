@@ -14,7 +14,8 @@ import numpy as np
 from raytrain.curve_files import CSV_NAME
 from raytrain.errors import RunFolderError
 from raytrain.files import portable_name
-from raytrain.run_folder import check_is_run
+from raytrain.remote import RemoteError
+from raytrain.run_files import RunFiles, check_holds_run, files_of, unreachable
 
 
 @dataclass(frozen=True)
@@ -35,30 +36,42 @@ class Curve:
     elapsed_s: float
 
 
-def read_curves(run: Path, tag: str) -> list[Curve]:
+def read_curves(run: str | Path, tag: str) -> list[Curve]:
     """The curve of each behavior of a run that has the tag.
+
+    Args:
+        run: its folder or URI.
 
     Raises:
         RunFolderError: it is no run, nothing was written yet, a file cannot be read, or no behavior has the tag.
     """
-    check_is_run(run)
-    files = sorted(run.glob(f"*/{CSV_NAME}"))
+    check_holds_run(run)
+    files = files_of(run)
     found, known = [], dict[str, None]()
-    for file in files:
+    for behavior in _behaviors(files):
         try:
-            text = file.read_text(encoding="utf-8")
+            text = (files.read(f"{behavior}/{CSV_NAME}") or b"").decode()
             rows = list(csv.DictReader(io.StringIO(text[: text.rfind("\n") + 1])))  # half a line is no row yet
             known.update(dict.fromkeys(rows[0] if rows else ()))
             points = [(int(row["step"]), float(row[tag])) for row in rows if row.get(tag)]
             elapsed_s = max((float(row["elapsed_s"]) for row in rows if row.get("elapsed_s")), default=0.0)
+        except RemoteError as error:
+            raise unreachable(error) from error
         except (OSError, ValueError, KeyError, TypeError) as error:
-            raise RunFolderError(f"Cannot read the curves in {file} ({type(error).__name__}: {error}).") from error
+            raise RunFolderError(f"Cannot read the curves in {files.where}/{behavior}/{CSV_NAME} ({type(error).__name__}: {error}).") from error
         if points:
             steps, values = (np.array(column) for column in zip(*points, strict=True))
-            found.append(Curve(run.absolute().name, file.parent.name, steps, values.astype(np.float64), elapsed_s))
+            found.append(Curve(files.name, behavior, steps, values.astype(np.float64), elapsed_s))
     if not found:
         raise RunFolderError(_nothing(run, tag, list(known)))
     return found
+
+
+def _behaviors(files: RunFiles) -> list[str]:
+    try:
+        return files.folders_with(CSV_NAME)
+    except RemoteError as error:
+        raise unreachable(error) from error
 
 
 def curve_of(run: Path, tag: str, behavior: str) -> Curve | None:
@@ -69,7 +82,7 @@ def curve_of(run: Path, tag: str, behavior: str) -> Curve | None:
         return None
 
 
-def _nothing(run: Path, tag: str, known: Sequence[str]) -> str:
+def _nothing(run: str | Path, tag: str, known: Sequence[str]) -> str:
     if not known:
         return f"{run} has no summary in {CSV_NAME} yet; the first comes after summary_freq agent steps."
     if tag in known:

@@ -295,6 +295,10 @@ def check_render(factory: EnvFactory, made: gym.Env, findings: Findings) -> None
             finally:
                 env.close()
     except (ValueError, EnvFault) as error:
+        if (missing := _missing_package(error)) is not None:
+            said, to_do = missing
+            findings.add("render", "note", f"a package that draws it is not installed ({said}); training does not need it, raytrain play does", to_do)
+            return
         findings.add("render", "warning", f"render_mode='rgb_array' fails: {error}", "give the factory an argument render_mode and draw in render()")
         return
     if isinstance(frame, np.ndarray) and frame.dtype == np.uint8 and frame.ndim == 3 and frame.shape[2] == 3:
@@ -302,6 +306,19 @@ def check_render(factory: EnvFactory, made: gym.Env, findings: Findings) -> None
     else:
         what = f"{frame.dtype} {list(frame.shape)}" if isinstance(frame, np.ndarray) else type(frame).__name__
         findings.add("render", "warning", f"render() gave {what}, expected uint8 [height, width, 3]", "return a frame of that form")
+
+
+def _missing_package(error: BaseException | None) -> tuple[str, str] | None:
+    """What was said of a package that is not installed, and how to have it; None where that is not why something failed."""
+    while error is not None and not isinstance(error, gym.error.DependencyNotInstalled | ModuleNotFoundError):
+        error = error.__cause__
+    if error is None:
+        return None
+    text = str(error).strip().splitlines()[0].replace("`", "")
+    if (command := re.search(r'pip install ("[^"]+"|\S+)', text)) is not None:
+        return re.split(r"[,;.] *(?:run|try|use|install)", text, maxsplit=1, flags=re.IGNORECASE)[0], command[0]
+    name = getattr(error, "name", None) or getattr(error.__cause__, "name", None)
+    return text, f"install the package that has the module {name}" if name else "install that package"
 
 
 def check_by_gymnasium(factory: EnvFactory, findings: Findings) -> None:

@@ -94,15 +94,17 @@ class RunFault(RuntimeError):
     @classmethod
     def of(cls, component: str, error: Exception) -> RunFault:
         """What `component` died of, as the user should see it: their own traceback where their code raised, none where the
-        environment was refused by one of our checks, and all of it for a defect of ours. Call it while `error` is handled.
+        environment or other code of theirs was refused by one of our checks, and all of it for a defect of ours. Call it while `error` is handled.
         """
         from envs.base import EnvFault  # not at the top: a configuration is refused without loading NumPy
+        from envs.own_code import OwnCodeError
 
         full = traceback.format_exc()
         # "'boom'" alone says nothing of a KeyError; our own errors are sentences.
         kind = f"{type(error).__name__}: " if type(error).__module__ == "builtins" and not isinstance(error, ValueError | RuntimeError) else ""
         where = "".join(f" ({note})" for note in getattr(error, "__notes__", ()))
-        fault = cls(f"{component}: {kind}{error}{where}", error.user_traceback if isinstance(error, EnvFault) else full, full)
+        shown = error.user_traceback if isinstance(error, EnvFault) else "" if isinstance(error, OwnCodeError) else full
+        fault = cls(f"{component}: {kind}{error}{where}", shown, full)
         fault.restartable = isinstance(error, EnvFault) and error.restartable
         return fault
 

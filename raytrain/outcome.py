@@ -92,6 +92,7 @@ class Outcome:
         env_steps: of all environments, as far as trainers know.
         behaviors: behavior -> what became of it.
         evaluation: the ``last`` and the ``best`` `raytrain.judge.Evaluation` as plain values; None without an ``evaluation:`` section.
+        best_reward: what ``best/`` is the best by; None without one.
     """
 
     reason: str
@@ -100,6 +101,7 @@ class Outcome:
     elapsed_s: float
     behaviors: dict[str, BehaviorOutcome]
     evaluation: dict[str, Any] | None = None
+    best_reward: float | None = None
 
     def results(self) -> dict[str, Any]:
         """Plain values. Counters and the ledger are summed up over behaviors; the mean return is that of the only behavior, else None."""

@@ -107,6 +107,14 @@ class RemoteFolder:
                 return []
         return sorted({name for entry in entries if (name := entry.rstrip("/").rpartition("/")[2])})
 
+    def changed_s(self, path: str) -> float | None:
+        """When a file changed (s since 1970); None without one, or where the place does not know."""
+        with self._speaking(path):
+            try:
+                return self._fs.modified(self._full(path)).timestamp()
+            except (FileNotFoundError, NotImplementedError):
+                return None
+
     def files(self, path: str = "") -> list[str]:
         """All files below a folder, relative to it, sorted."""
         full = self._full(path)

@@ -45,7 +45,7 @@ from raytrain.signal_checks import check_signals, with_demo_paths
 from raytrain.snapshot import Snapshot
 from raytrain.standing import why_not
 from raytrain.startup import startup_rows
-from raytrain.stop import RunStop
+from raytrain.stop import GOAL_REACHED, RunStop
 from raytrain.teams import teams_of
 from raytrain.tensorboard_writer import TensorBoardWriter
 from raytrain.timers import Gauges, merge, timers_metadata, write_timers
@@ -372,14 +372,18 @@ def _write_log(folder: RunFolder, fault: RunFault) -> Path | None:
 
 def _say_end(console: Console, plans: list[Plan], folder: RunFolder, store: CheckpointStore, outcome: Outcome, command: str) -> None:
     rows, own = [], len(plans) == 1
+    when = " when the goal was reached" if GOAL_REACHED in outcome.reason else ""
     for behavior, one in outcome.behaviors.items():
-        mean = "" if one.mean_return is None else f"{one.mean_return:,.2f}"
+        mean = "" if one.mean_return is None else f"{one.mean_return:,.2f}{when}"
         rating = "" if one.rating is None else f"{one.rating:,.0f}"
         if own:
             rows += [("agent steps", f"{one.agent_steps:,}"), ("time", _time(outcome))]
             rows += [(name, text) for name, text in (("ELO", rating), ("mean return", mean)) if text]
         else:
             rows.append((behavior, f"{one.agent_steps:,} agent steps" + (f", ELO {rating}" if rating else "") + (f", mean return {mean}" if mean else "")))
+    if outcome.best_reward is not None:  # what evaluate and play take, and compare with
+        of = "in its evaluation" if outcome.evaluation else "of ELO" if any(one.rating is not None for one in outcome.behaviors.values()) else "in the 100 episodes before it"
+        rows.append(("best checkpoint", f"{outcome.best_reward:,.2f} {of}"))
     rows += ([] if own else [("time", _time(outcome))]) + [("run", folder.address), ("curves", f"tensorboard --logdir {folder.results_address}")]
     if not store.paths():
         rows.append(("saved", "nothing, since the trainer was still starting; the same command starts the run again"))
@@ -390,7 +394,7 @@ def _say_end(console: Console, plans: list[Plan], folder: RunFolder, store: Chec
         ]
     go_on = any(outcome.behaviors[plan.behavior].agent_steps < plan.settings.max_steps for plan in plans) and store.paths()
     again = command.replace(RUN_ID, plans[0].run_id)
-    if "reached stop.reward" in outcome.reason:  # or it would end at once
+    if GOAL_REACHED in outcome.reason:  # or it would end at once
         again += " --set stop.reward=null"
     console.ended(outcome.reason, again if command and go_on else None, rows)
 

@@ -4,19 +4,24 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass, replace
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 from raytrain.console import Console
 from raytrain.errors import RunFolderError
+from raytrain.remote import RemoteError, RemoteFolder, is_uri, join
+from raytrain.run_files import CONFIGURATION, RunFiles, files_of, unreachable
 from raytrain.run_folder import list_runs
-from raytrain.run_lock import read_holder
+from raytrain.stop import GOAL_REACHED
 from raytrain.summary_line import format_number, format_seconds
+from raytrain.sweep_record import SweepRecord, list_sweeps, read_record
 
 _ENDED = ("finished", "interrupted", "failed")
-_STATUS, _LOCK, _CONFIGURATION = "status.json", "lock", "configuration.yaml"
+_STATUS = "status.json"
+_AT_ONCE = 8  # runs at a URI that are asked for side by side: each answer takes a while
 
 
 @dataclass(frozen=True)
@@ -26,10 +31,12 @@ class RunState:
     Attributes:
         run: its id.
         state: ``running`` (somebody who lives holds its lock), ``finished``, ``interrupted``, ``failed``, ``dead`` (it was running, and
-            nobody is there any more) or ``broken`` (what it left cannot be read).
+            nobody is there any more) or ``broken`` (what it left cannot be read). Of a trial also what its sweep knows better:
+            ``stopped early`` or ``waiting``.
         behaviors: their names.
         agent_steps, max_steps: of all behaviors; None where it has not said so yet.
-        mean_return: of the last episodes; None with several behaviors, and before enough have ended.
+        mean_return: of the last episodes (where ``stop.reward`` ended the run, of those that reached it); None with several behaviors,
+            and before enough have ended.
         best: highest mean return (of an evaluation, if the run has some) that a checkpoint was kept for.
         elapsed_s: trained for so long.
         changed: when it last wrote of itself, ISO 8601.
@@ -48,37 +55,61 @@ class RunState:
     reason: str = ""
 
 
-def states_of(results_dir: Path) -> list[RunState]:
-    """Every run in a folder, the one that changed last first."""
-    return sorted((state_of(results_dir / name) for name in list_runs(results_dir)), key=lambda state: state.changed, reverse=True)
+def states_of(results_dir: str | Path) -> list[RunState]:
+    """Every run in a folder or at a URI, the one that changed last first. In the folder of a sweep, its trials.
+
+    Raises:
+        RunFolderError: the place does not answer.
+    """
+    if is_uri(results_dir):
+        from raytrain.staging import list_remote_runs
+
+        try:
+            names = list_remote_runs(RemoteFolder(str(results_dir)))
+        except RemoteError as error:
+            raise unreachable(error) from error
+        with ThreadPoolExecutor(_AT_ONCE) as pool:
+            found = list(pool.map(lambda name: state_of(join(str(results_dir), name)), names))
+    else:
+        found = [state_of(Path(results_dir) / name) for name in list_runs(Path(results_dir))]
+        if (sweep := read_record(Path(results_dir))) is not None:
+            found = _with_sweep(found, sweep)
+    return sorted(found, key=lambda state: state.changed, reverse=True)
 
 
-def state_of(run: Path) -> RunState:
-    """How one run is doing; never raises because of what is in its folder."""
-    changed = datetime.fromtimestamp(_changed_s(run)).astimezone().isoformat(timespec="seconds")
+def state_of(run: str | Path) -> RunState:
+    """How one run is doing, by its folder or URI; never raises because of what is in it."""
+    files, changed = files_of(run), ""
     try:
-        holder = read_holder(run / _LOCK)
+        changed = _changed(files, run)
+        holder = files.holder()
         is_live = holder is not None and not holder.is_dead()
-        status = _status(run)
-        if status is None:
+        data = files.read(_STATUS)
+        if data is None:
             said = "it has not said anything yet" if is_live else "it ended before it said anything"
-            return RunState(run.name, "running" if is_live else "dead", changed=changed, reason=said)
+            return RunState(files.name, "running" if is_live else "dead", changed=changed, reason=said)
+        status = json.loads(data)
         state = "running" if is_live else status["state"] if status["state"] in _ENDED else "dead"
         reason = "" if is_live else str(status["reason"])
         if state == "dead":
             reason = "its process is gone" + (f": {holder.who}" if holder is not None else "") + "; raytrain resume goes on with it"
         return RunState(
-            run.name, state, tuple(status.get("behaviors") or [status["behavior"]]), int(status["agent_steps"]), int(status["max_steps"]), _number(status["mean_return"]),
+            files.name, state, tuple(status.get("behaviors") or [status["behavior"]]), int(status["agent_steps"]), int(status["max_steps"]), _number(status["mean_return"]),
             _best(status), _number(status["elapsed_s"]), changed, reason)
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        return RunState(run.name, "broken", changed=changed, reason=f"{_STATUS} cannot be read ({type(error).__name__}: {error})")
+        return RunState(files.name, "broken", changed=changed, reason=f"{_STATUS} cannot be read ({type(error).__name__}: {error})")
 
 
-def _status(run: Path) -> dict[str, Any] | None:
-    try:
-        return json.loads((run / _STATUS).read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        return None
+def _with_sweep(runs: Sequence[RunState], sweep: SweepRecord) -> list[RunState]:
+    """The runs of trials, with what only the sweep knows: that it stopped one early, why one failed, which have not begun."""
+    by_name = {state.run: state for state in runs}
+    for trial in sweep.trials:
+        known = by_name.get(trial.name)
+        if known is None:
+            by_name[trial.name] = RunState(trial.name, trial.state if trial.state in ("failed", "waiting") else "waiting", reason=trial.reason)
+        elif known.state in ("interrupted", "dead") and (trial.state in ("stopped early", "finished", "failed") or (sweep.is_live and trial.state == "running")):
+            by_name[trial.name] = replace(known, state=trial.state, reason=trial.reason)
+    return list(by_name.values())
 
 
 def _best(status: dict[str, Any]) -> float | None:
@@ -90,15 +121,12 @@ def _number(value: Any) -> float | None:
     return None if value is None else float(value)
 
 
-def _changed_s(run: Path) -> float:
-    """Of files that a run writes itself; copying a folder changes the folder."""
-    times = []
-    for path in (run / _STATUS, run / _CONFIGURATION, run):
-        try:
-            times.append(path.stat().st_mtime)
-        except OSError:
-            continue
-    return max(times[:-1], default=times[-1] if times else 0.0)
+def _changed(files: RunFiles, run: str | Path) -> str:
+    """ISO 8601, of files that a run writes itself; copying a folder changes the folder. Empty where the place does not know."""
+    times = [when for name in (_STATUS, CONFIGURATION) if (when := files.changed_s(name)) is not None]
+    if not times and not is_uri(run):
+        times = [files.changed_s("") or 0.0]
+    return datetime.fromtimestamp(max(times)).astimezone().isoformat(timespec="seconds") if times else ""
 
 
 COLUMNS = ("run", "state", "behavior", "agent steps", "of", "mean return", "best", "time", "last news")
@@ -125,27 +153,41 @@ def show_list(results_dir: str, as_json: bool) -> int:
     """The command; the exit code.
 
     Args:
-        results_dir: folder of all runs.
+        results_dir: folder of all runs, or its URI.
     """
-    console = Console()
-    folder = Path(results_dir).expanduser()
+    console = Console(quiet=as_json)
+    place = results_dir if is_uri(results_dir) else Path(results_dir).expanduser()
     try:
-        if "://" in results_dir:
-            raise RunFolderError(f"Expected a folder on this machine, received {results_dir}; list it with the tools of that place.")
-        if not folder.is_dir():
-            raise RunFolderError(f"Expected a folder of runs, found none at {folder}; name it: raytrain list DIR.")
+        if isinstance(place, Path) and not place.is_dir():
+            raise RunFolderError(f"Expected a folder of runs, found none at {place}; name it: raytrain list DIR.")
+        if is_uri(place):
+            console.message(f"reading the runs of {place} …")
+        states = states_of(place)
     except RunFolderError as error:
         console.error(str(error))
         return 2
-    states = states_of(folder)
     if as_json:
         print(json.dumps([asdict(state) for state in states], indent=2, ensure_ascii=False))
         return 0
-    if not states:
-        console.message(f"no runs in {folder.absolute()}")
-        return 0
-    console.columns(COLUMNS, rows_of(states), NUMBERS)
+    if states:
+        console.columns(COLUMNS, rows_of(states), NUMBERS)
+    else:
+        console.message(f"no runs in {place.absolute() if isinstance(place, Path) else place}")
+    for text in _remarks(states, place):
+        console.message(text)
+    return 0
+
+
+def _remarks(states: Sequence[RunState], place: str | Path) -> list[str]:
+    """Sentences below the table."""
+    found = []
     for state in states:
         if state.state in ("failed", "dead", "broken"):
-            console.message(f"{state.run} is {state.state}: {state.reason}" if state.state != "failed" else f"{state.run} failed: {state.reason}")
-    return 0
+            found.append(f"{state.run} is {state.state}: {state.reason}" if state.state != "failed" else f"{state.run} failed: {state.reason}")
+    if any(GOAL_REACHED in state.reason and None not in (state.mean_return, state.best) and state.mean_return != state.best for state in states):
+        found.append("Where stop.reward ended a run, its mean return is that of the moment; best is that of the checkpoint in best/, which evaluate and play take.")
+    if isinstance(place, Path):
+        if (sweep := read_record(place)) is not None and (hint := sweep.hint()):
+            found.append(hint)
+        found += [f"{name} is a sweep; its trials: raytrain list {place / name}" for name in list_sweeps(place)]
+    return found

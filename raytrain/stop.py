@@ -10,6 +10,9 @@ import numpy as np
 
 from raytrain.stats import CUMULATIVE_REWARD, Summary
 
+GOAL_REACHED = "reached stop.reward"
+"""In the reason of a run that ended so: its mean return is that of the moment, while its last checkpoint has seen some more episodes."""
+
 
 class StopRules(Protocol):
     """The ``stop:`` section. A condition that is None never ends the run.
@@ -77,7 +80,7 @@ class StopConditions:
         self._returns.extend(history[len(before) :].tolist())
 
     def _goal_reached(self, mean: float) -> str:
-        return f"mean return {mean:,.4g} of the last {self._settings.episodes} episodes reached stop.reward={self._settings.reward:g}"
+        return f"mean return {mean:,.4g} of the last {self._settings.episodes} episodes {GOAL_REACHED}={self._settings.reward:g}"
 
     def summary(self, summary: Summary) -> None:
         """Judge the mean return of a summary against the best one before. A summary without an episode counts neither way."""

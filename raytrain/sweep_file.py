@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, get_args, get_origin
@@ -12,6 +12,7 @@ from pydantic import BaseModel, ValidationError
 from raytrain.config import load_config, read_document
 from raytrain.config_problems import clashing, did_you_mean, translate
 from raytrain.errors import ConfigError, Problem
+from raytrain.migrate import era_of
 from raytrain.remote import is_uri, run_address
 from raytrain.settings import RunConfig
 from raytrain.suggest import nearest
@@ -55,26 +56,50 @@ def load_sweep(path: str | Path) -> Sweep:
     """Read and check a sweep file: its own keys, the run's file, and each value that a parameter may have against the run's settings.
 
     Raises:
-        ConfigError: with every problem found in one of the two files.
+        ConfigError: with every problem found in both files.
     """
     document, problems = read_document(path, "config and parameters")
     if "parameters" not in document.data and {"behaviors", "default_settings", "env"} & set(document.data):
         message = f"expected a sweep, with config and parameters, received the file of a run; raytrain train trains it, and a sweep names it: config: {document.name}"
         raise ConfigError([document.problem((), None, message)], document.name)
-    settings, refused = _validate(document)
-    if settings is None or problems or refused:
-        raise ConfigError(sorted([*problems, *refused], key=lambda problem: problem.line or 0), document.name)
-    file = Path(path).resolve().parent / Path(settings.config).expanduser()
-    if not file.is_file():
-        near = nearest(file.name, [other.name for other in file.parent.glob("*.y*ml")])
-        message = f"expected a run's YAML file, received {settings.config}, which is not in {file.parent}; it is taken from the folder of this file"
-        raise ConfigError([document.problem(("config",), settings.config, message + did_you_mean(near), near)], document.name)
-    config = load_config(file)
-    sweep = Sweep(settings, _run_of(config), config)
-    problems = _refused_parameters(sweep, document) + _refused_schedule(sweep, document)
-    if problems:
-        raise ConfigError(sorted(problems, key=lambda problem: problem.line or 0), document.name)
-    return sweep
+    settings, refused, sound = _validate(document)
+    file, missing = _run_file(document, Path(path).resolve().parent)
+    config, run, of_run = _run_in(file) if file is not None else (None, None, [])
+    problems = [*problems, *refused, *missing]
+    if sound is not None and run is not None:
+        problems += _refused_parameters(sound, run, document, {(problem.path, problem.message) for problem in of_run})
+    if sound is not None and config is not None:
+        problems += _refused_schedule(sound, config, document)
+    if problems or of_run:
+        names = ([document.name] if problems else []) + ([str(file)] if of_run else [])
+        raise ConfigError([*sorted(problems, key=lambda problem: problem.line or 0), *of_run], " and ".join(names))
+    return Sweep(settings, run, config)
+
+
+def _run_file(document: Document, folder: Path) -> tuple[Path | None, list[Problem]]:
+    """The run's file that a sweep in `folder` names; None where there is none, and what is said of that."""
+    given = document.data.get("config")
+    if not isinstance(given, str) or not given:
+        return None, []  # said already
+    file = folder / Path(given).expanduser()
+    if file.is_file():
+        return file, []
+    near = nearest(file.name, [other.name for other in file.parent.glob("*.y*ml")])
+    message = f"expected a run's YAML file, received {given}, which is not in {file.parent}; it is taken from the folder of this file"
+    return None, [document.problem(("config",), given, message + did_you_mean(near), near)]
+
+
+def _run_in(file: Path) -> tuple[RunConfig | None, dict[str, Any] | None, list[Problem]]:
+    """A run's configuration (None if it has problems), its settings as they were written (None if even that cannot be had), and its problems."""
+    try:
+        config = load_config(file)
+    except ConfigError as error:
+        try:
+            data = read_document(file)[0].data
+        except ConfigError:
+            return None, None, error.problems
+        return None, None if era_of(data) else data, error.problems
+    return config, _run_of(config), []
 
 
 def saved_sweep(settings: Mapping[str, Any], run: Mapping[str, Any]) -> Sweep:
@@ -84,7 +109,7 @@ def saved_sweep(settings: Mapping[str, Any], run: Mapping[str, Any]) -> Sweep:
         ConfigError: it is not one any more.
     """
     document = Document("the saved sweep", unshared(settings))
-    found, problems = _validate(document)
+    found, problems, _ = _validate(document)
     if found is None:
         raise ConfigError(problems, document.name)
     return Sweep(found, unshared(run), load_config(run))
@@ -125,19 +150,37 @@ def _run_of(config: RunConfig) -> dict[str, Any]:
 # -- its own keys ------------------------------------------------------------------------------------------------------
 
 
-def _validate(document: Document) -> tuple[SweepSettings | None, list[Problem]]:
+def _validate(document: Document) -> tuple[SweepSettings | None, list[Problem], SweepSettings | None]:
+    """The settings, None where something is refused; what that is; and the settings without it, so that the rest is checked in the same go."""
     try:
         settings = SweepSettings.model_validate(unshared(document.data))
     except ValidationError as error:
-        return None, [_problem(found, document) for found in error.errors(include_url=False)]
-    settings._document = document
-    return settings, []
+        refused = error.errors(include_url=False)
+    else:
+        settings._document = document
+        return settings, [], settings
+    data = unshared(document.data)
+    for found in refused:
+        keys = _keys_of(found)
+        if keys[:1] == ("parameters",) and len(keys) > 1 and isinstance(data.get("parameters"), dict):
+            data["parameters"].pop(keys[1], None)
+        elif keys:
+            data.pop(keys[0], None)
+    try:
+        sound = SweepSettings.model_validate({"config": "-", **data})
+    except ValidationError:
+        sound = None
+    return None, [_problem(found, document) for found in refused], sound
+
+
+def _keys_of(found: Mapping[str, Any]) -> KeyPath:
+    """pydantic's location as keys of the file."""
+    keys = tuple(str(key) for key in found["loc"] if key != "[key]")
+    return (keys[0], *keys[2:]) if keys[:1] == ("scheduler",) and len(keys) > 1 and keys[1] in SCHEDULERS else keys
 
 
 def _problem(found: Mapping[str, Any], document: Document) -> Problem:
-    keys = tuple(str(key) for key in found["loc"] if key != "[key]")
-    if keys[:1] == ("scheduler",) and len(keys) > 1 and keys[1] in SCHEDULERS:
-        keys = (keys[0], *keys[2:])
+    keys = _keys_of(found)
     if found["type"] == "scheduler_type":
         given = found["input"].get("type") if isinstance(found["input"], dict) else found["input"]
         near = nearest(str(given), list(SCHEDULERS))
@@ -169,44 +212,51 @@ def _keys_at(path: KeyPath, data: Any) -> list[str]:
 # -- what it says of the run -------------------------------------------------------------------------------------------
 
 
-def _refused_parameters(sweep: Sweep, document: Document) -> list[Problem]:
+def _refused_parameters(settings: SweepSettings, run: Mapping[str, Any], document: Document, said: Collection[tuple[str, str]]) -> list[Problem]:
+    """Parameters that the run does not take.
+
+    Args:
+        said: path and message of the problems that the run has without them.
+    """
     problems = []
-    for path, drawn in sweep.settings.parameters.items():
+    for path, drawn in settings.parameters.items():
         if (ours := next((key for key in _OURS if path == key or path.startswith(f"{key}.")), None)) is not None:
             problems.append(document.problem(("parameters", path), None, f"expected a parameter of the run, received {path}: {_OURS[ours]}"))
             continue
-        if sweep.settings.scheduler.type == "pbt" and len(drawn.values) > 1 and set(path.split(".")) & set(_FIXED_IN_PBT):
+        if settings.scheduler.type == "pbt" and len(drawn.values) > 1 and set(path.split(".")) & set(_FIXED_IN_PBT):
             message = f"expected a parameter that can change while a run goes on, received {path}; scheduler pbt copies checkpoints between trials"
             problems.append(document.problem(("parameters", path), None, message))
             continue
-        problems += _refused_values(sweep, path, drawn, document)
+        problems += _refused_values(run, path, drawn, document, said)
     return problems
 
 
-def _refused_values(sweep: Sweep, path: str, drawn: DrawSettings, document: Document) -> list[Problem]:
+def _refused_values(run: Mapping[str, Any], path: str, drawn: DrawSettings, document: Document, said: Collection[tuple[str, str]]) -> list[Problem]:
     """Each value that it may have (of a range, its corners), tried in the run as it is written."""
     for value in drawn.values:
         try:
-            sweep.config_of({path: value})
+            load_config(run, {path: value})
         except ConfigError as error:
-            problem = error.problems[0]
+            problem = next((problem for problem in error.problems if (problem.path, problem.message) not in said), None)
+            if problem is None:
+                continue
             # A rule between two keys may be told at the other one.
             text = problem.text if problem.path in (path, "") else f"{problem.path}: {problem.text}, with {value!r} here"
             return [document.problem(("parameters", path), value, text, problem.suggestion)]
     return []
 
 
-def _refused_schedule(sweep: Sweep, document: Document) -> list[Problem]:
-    config, problems = sweep.config, []
+def _refused_schedule(settings: SweepSettings, config: RunConfig, document: Document) -> list[Problem]:
+    problems = []
     if config.is_offline:
-        problems.append(document.problem(("config",), sweep.settings.config, "expected a run in an environment, received one of bc, which learns from files alone"))
+        problems.append(document.problem(("config",), settings.config, "expected a run in an environment, received one of bc, which learns from files alone"))
     if config.distributed.follows_cluster:
-        problems.append(document.problem(("config",), sweep.settings.config, (
+        problems.append(document.problem(("config",), settings.config, (
             "expected a number in distributed.num_env_managers, received auto, with which each trial would take the whole cluster")))
     if is_uri(config.checkpoint_settings.results_dir):
         problems.append(document.problem(("config",), config.checkpoint_settings.results_dir, (
             f"expected a results folder on this machine for a sweep, received {config.checkpoint_settings.results_dir}; --results-dir names one")))
-    named, behavior = list(config.behaviors), sweep.settings.behavior
+    named, behavior = list(config.behaviors), settings.behavior
     if behavior is None and len(named) > 1:
         problems.append(document.problem(("behavior",), None, f"expected the behavior whose metric counts, since the run has several: {', '.join(named)}"))
     if behavior is not None and named and behavior not in named and config.default_settings is None:

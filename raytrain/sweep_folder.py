@@ -13,9 +13,9 @@ import csv
 import io
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Any, Self
 
 from raytrain.config_text import to_yaml
 from raytrain.errors import RunFolderError
@@ -23,45 +23,11 @@ from raytrain.files import replace_file, to_json
 from raytrain.run_folder import has_checkpoint
 from raytrain.run_lock import RunLock
 from raytrain.sweep_file import Sweep, saved_sweep
+from raytrain.sweep_record import ENDED, LOCK, RECORD, Trial, best_of, list_sweeps
 
-RECORD, RESULTS, BEST, LOGS, TUNE, STOP, LOCK = "sweep.json", "results.csv", "best.yaml", "logs", ".tune", ".stop", "lock"
+RESULTS, BEST, LOGS, TUNE, STOP = "results.csv", "best.yaml", "logs", ".tune", ".stop"
 """Names in the folder; STOP is there while the trials are asked to save and end."""
 _FORMAT = 1
-
-State = Literal["waiting", "running", "finished", "stopped early", "interrupted", "failed"]
-ENDED = ("finished", "stopped early")
-"""States of trials that are not run again."""
-
-
-@dataclass
-class Trial:
-    """One trial of a sweep.
-
-    Attributes:
-        name: of its run.
-        parameters: dotted path -> value, as they are now.
-        seed: root of its run's random streams; None where the run's file or a parameter says it.
-        state: ``stopped early`` by the scheduler; ``interrupted`` with the sweep.
-        metric: the last that it reported.
-        agent_steps: at that moment.
-        reason: why it failed.
-        changes: of population-based training: from whose checkpoint it went on, at how many agent steps, with which parameters.
-    """
-
-    name: str
-    parameters: dict[str, Any]
-    seed: int | None = None
-    state: State = "waiting"
-    metric: float | None = None
-    agent_steps: int = 0
-    reason: str = ""
-    changes: list[dict[str, Any]] = field(default_factory=list)
-
-
-def best_of(trials: Sequence[Trial], mode: str) -> Trial | None:
-    """The trial with the best last metric; None where none has one. Of equals the first."""
-    known = [trial for trial in trials if trial.metric is not None and trial.state != "failed"]
-    return (max if mode == "max" else min)(known, key=lambda trial: trial.metric, default=None)
 
 
 class SweepFolder:
@@ -104,7 +70,7 @@ class SweepFolder:
             trials = [Trial(**trial) for trial in record["trials"]]
             return cls(path.absolute(), saved_sweep(record["settings"], record["run"]), int(record["seed"]), trials)
         except FileNotFoundError:
-            there = ", ".join(sorted(p.parent.name for p in path.absolute().parent.glob(f"*/{RECORD}"))) or "none"
+            there = ", ".join(list_sweeps(path.absolute().parent)) or "none"
             raise RunFolderError(f"Nothing to resume: there is no {RECORD} in {path.absolute()}. Sweeps in {path.absolute().parent}: {there}.") from None
         except (OSError, KeyError, TypeError, json.JSONDecodeError) as error:
             raise RunFolderError(f"Cannot read {path / RECORD} ({type(error).__name__}: {error}).") from error

@@ -11,7 +11,7 @@ from rich.text import Text
 
 from raytrain.console import Console
 from raytrain.summary_line import format_number
-from raytrain.sweep_folder import Trial
+from raytrain.sweep_record import Trial
 
 _DRAW_EVERY_S = 0.25
 _ROWS = 20  # of a live table, which must not be longer than a screen

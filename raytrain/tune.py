@@ -30,7 +30,8 @@ from raytrain.settings import RunConfig
 from raytrain.shipping import shipment_of
 from raytrain.summary_line import format_number
 from raytrain.sweep_file import Sweep, check_trials, load_sweep
-from raytrain.sweep_folder import RECORD, SweepFolder, Trial, best_of, report
+from raytrain.sweep_folder import SweepFolder, report
+from raytrain.sweep_record import RECORD, Trial, best_of, early_best
 from raytrain.sweep_table import SweepTable, columns_of, rows_of
 
 _INSTALL = "Expected Ray Tune, which is not installed ({error}); pip install 'raytrain[tune]'."
@@ -183,6 +184,8 @@ def _end(folder: SweepFolder, console: Console, as_json: bool, reason: str, comm
             rows = [
                 ("best", f"{best.name}, {format_number(best.metric)} at {best.agent_steps:,} agent steps"), ("evaluate", shlex.join([*program_words("evaluate"), run])),
                 ("train with it", shlex.join([*program_words("train"), _shown(folder.path / "best.yaml")])), *rows]
+        if hint := early_best(folder.trials, folder.sweep.settings.mode):
+            rows.insert(1, ("note", hint))
         console.ended(reason or ("all trials have ended" if not open_trials else "no trial is left that could run"), command if open_trials else None, rows)
     return 1 if failed else 0
 

@@ -189,13 +189,21 @@ class OwnTrainer:
 
     def _own_weights(self) -> Weights:
         given = self._called("policy_weights", self._own.policy_weights)
-        if not isinstance(given, Mapping):
-            raise OwnCodeError(f"Expected a dict of arrays from {self._named('policy_weights')}, received {given!r:.100}.")
+        expected = f"Expected the weights of a policy from {self._named('policy_weights')}"
+        if not isinstance(given, Mapping) or not given:
+            asked = ", ".join(f"{name} {list(shape)}" for name, shape in self._layout.items())
+            received = "an empty dict" if given == {} else f"{given!r:.100}"
+            raise OwnCodeError(f"{expected}, a dict of arrays by the names that __init__ was given in weights ({asked}), received {received}.")
+        weights = {}
+        for name, value in given.items():
+            try:
+                weights[name] = np.array(value, np.float32)
+            except (TypeError, ValueError):
+                raise OwnCodeError(f"{expected}, an array of numbers for {name}, received {value!r:.100}.") from None
         try:
-            weights = {name: np.array(value, np.float32) for name, value in given.items()}
             check_weights(weights, self._layout, f"what {self._named('policy_weights')} returned")
-        except (TypeError, ValueError) as error:
-            raise OwnCodeError(f"Expected the weights of a policy from {self._named('policy_weights')}: {error}") from None
+        except ValueError as error:
+            raise OwnCodeError(f"{expected}: {error}") from None
         return weights
 
     def state(self) -> TrainerState:

@@ -33,7 +33,8 @@ from ray.tune.search.variant_generator import generate_variants
 from raytrain.curves import curve_of
 from raytrain.errors import RunFault
 from raytrain.run_folder import user_of
-from raytrain.sweep_folder import ENDED, TUNE, SweepFolder, Trial, append_log
+from raytrain.sweep_folder import TUNE, SweepFolder, append_log
+from raytrain.sweep_record import ENDED, Trial
 from raytrain.sweep_settings import DrawSettings, PbtSettings, SweepSettings
 from raytrain.sweep_trial import TrialRun
 

@@ -17,7 +17,8 @@ from raytrain.cli import main
 from raytrain.run_folder import has_checkpoint
 from raytrain.run_list import states_of
 from raytrain.sweep_file import load_sweep
-from raytrain.sweep_folder import SweepFolder, Trial
+from raytrain.sweep_folder import SweepFolder
+from raytrain.sweep_record import Trial
 
 ROOT = Path(__file__).resolve().parents[2]
 RATE = "behaviors.CartPole.hyperparameters.learning_rate"

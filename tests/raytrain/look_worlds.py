@@ -148,3 +148,10 @@ class Forgetful(Drawn):
 class BadFrames(Drawn):
     def render(self) -> Any:
         return super().render().astype(np.float32)
+
+
+class NeedsPackage(Drawn):
+    def render(self) -> Any:
+        import drawing_package
+
+        return drawing_package.draw()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import sys
 
 import pytest
 
@@ -65,6 +66,20 @@ def test_warnings(capsys: pytest.CaptureFixture[str], quick: None, world: str, w
     assert (code, levels["error"], len(warnings)) == (0, [], len(words)), warnings
     for one, text in zip(warnings, words, strict=True):
         assert text in one["message"] and one["fix"]
+
+
+def test_a_package_for_pictures_alone_that_is_missing_is_a_note(capsys: pytest.CaptureFixture[str], quick: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Training does not need it, and what to install is said; not that render() should be written."""
+    monkeypatch.setitem(sys.modules, "pygame", None)
+    code, levels = found(capsys, "CartPole-v1")
+    (render,) = [one for one in levels["note"] if one["check"] == "render"]
+    assert (code, levels["warning"]) == (0, [])
+    assert "pygame is not installed" in render["message"] and "training does not need it" in render["message"]
+    assert render["fix"].startswith("pip install ") and "gymnasium[classic" in render["fix"]
+    monkeypatch.setitem(sys.modules, "drawing_package", None)
+    code, levels = found(capsys, f"{WORLDS}:NeedsPackage")
+    (render,) = [one for one in levels["note"] if one["check"] == "render"]
+    assert (code, render["fix"]) == (0, "install the package that has the module drawing_package")
 
 
 def test_what_is_cast_is_no_fault(capsys: pytest.CaptureFixture[str], quick: None) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import io
 import json
 import re
 import shutil
@@ -17,10 +18,15 @@ import pytest
 
 import raytrain
 from envs.curriculum import Curricula
+from raytrain.checkpoint import CheckpointStore
 from raytrain.cli import main
+from raytrain.console import Console
 from raytrain.curves import smoothed
 from raytrain.evaluate_run import evaluate
+from raytrain.outcome import BehaviorOutcome, Outcome
 from raytrain.play import Player
+from raytrain.run import _say_end
+from raytrain.run_folder import RunFolder
 from raytrain.run_lock import Holder
 from raytrain.saved_run import load_saved_run
 from tests.raytrain.look_worlds import Drawn
@@ -276,7 +282,92 @@ def test_an_empty_or_missing_folder(tmp_path: Path, capsys: pytest.CaptureFixtur
     assert json.loads(capsys.readouterr().out) == []
     monkeypatch.chdir(tmp_path)
     assert "found none at results; name it: raytrain list DIR" in refused(capsys, "list")
-    assert "received s3://bucket/results" in refused(capsys, "list", "s3://bucket/results")
+
+
+def test_a_run_that_reached_its_goal_is_told_with_both_means(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    state_run(tmp_path, "other", status())
+    assert main(["list", str(tmp_path)]) == 0
+    assert "that of the moment" not in capsys.readouterr().out
+    state_run(tmp_path, "reached", status(reason="mean return 21.5 of the last 100 episodes reached stop.reward=21"))
+    assert main(["list", str(tmp_path)]) == 0
+    assert "its mean return is that of the moment; best is that of the checkpoint" in capsys.readouterr().out
+
+
+def test_the_end_of_a_run_says_which_mean_is_which(cartpole: str) -> None:
+    """What train shows at a goal, and what evaluate compares with, are of other episodes."""
+    (plan,) = load_saved_run(cartpole).plans
+    outcome = Outcome("mean return 25 of the last 100 episodes reached stop.reward=25", False, 1, 1.0, {
+        "CartPole": BehaviorOutcome(100, 1, 1, 25.0, None, {}, 0)}, best_reward=31.0)
+    printed = io.StringIO()
+    folder = RunFolder(Path(cartpole))
+    _say_end(Console(file=printed), [replace(plan, run_id="cartpole")], folder, CheckpointStore(folder.path, 1), outcome, "")
+    assert "25.00 when the goal was reached" in printed.getvalue() and "31.00 in the 100 episodes before it" in printed.getvalue()
+
+
+def test_trials_of_a_sweep_have_the_state_that_it_knows(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """What stopped a trial early is only in the sweep's record; what has happened since, only in the run's folder."""
+    sweep = tmp_path / "sweep"
+    known = {"early": "stopped early", "broke": "failed", "later": "stopped early", "cut": "interrupted", "left": "running", "new": "waiting"}
+    metrics = {"early": (50.0, 1_000), "cut": (40.0, 3_000)}
+    trials = [{"name": name, "parameters": {}, "state": state, "reason": "boom" if state == "failed" else "",
+               **dict(zip(("metric", "agent_steps"), metrics.get(name, (None, 0)), strict=True))} for name, state in known.items()]
+    for name in known:
+        if name != "new":
+            state_run(sweep, name, status("finished" if name == "later" else "interrupted"))
+    (sweep / "sweep.json").write_text(json.dumps({"format": 1, "settings": {"mode": "max"}, "trials": trials}))
+    assert main(["list", str(sweep), "--json"]) == 0
+    assert {one["run"]: one["state"] for one in json.loads(capsys.readouterr().out)} == {
+        "early": "stopped early", "broke": "failed", "later": "finished", "cut": "interrupted", "left": "interrupted", "new": "waiting"}
+    assert main(["list", str(sweep)]) == 0
+    text = capsys.readouterr().out
+    assert "broke failed: boom" in text and "early is the best at 1,000 agent steps and cut has 3,000" in text and "tune --resume" in text
+    lock(sweep)
+    assert main(["list", str(sweep)]) == 0
+    text = capsys.readouterr().out
+    assert "running" in text and "is the best at" not in text, "it is going"
+    assert main(["list", str(tmp_path)]) == 0
+    assert f"sweep is a sweep; its trials: raytrain list {sweep}" in capsys.readouterr().out
+
+
+# -- at a URI ---------------------------------------------------------------------------------------------------------
+
+
+@needs("fsspec")
+def test_runs_at_a_uri_are_listed_and_compared(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    import fsspec
+
+    curve_run(tmp_path, "one", [(100, 1.0), (200, 50.0)])
+    state_run(tmp_path, "two", status("interrupted"), changed_s=1_000_000.0)
+    state_run(tmp_path, "three", status("running"), changed_s=999_999.0)
+    lock(tmp_path / "three")
+    memory = fsspec.filesystem("memory")
+    memory.put(f"{tmp_path}/", "/bucket/results/", recursive=True)
+    for place in (f"file://{tmp_path}", "memory://bucket/results/"):
+        assert main(["list", place, "--json"]) == 0
+        found = json.loads(capsys.readouterr().out)
+        assert {one["run"]: one["state"] for one in found} == {"one": "dead", "two": "interrupted", "three": "running"}
+        assert all(one["changed"] for one in found) and {one["run"]: one["best"] for one in found}["two"] == 30.0
+        assert main(["compare", f"{place.rstrip('/')}/one"]) == 0
+        assert "50.00" in capsys.readouterr().out
+        assert "Runs in" in (text := refused(capsys, "compare", f"{place.rstrip('/')}/none")) and "one, three, two" in text
+    assert main(["list", "memory://bucket/none"]) == 0
+    assert "no runs in memory://bucket/none" in capsys.readouterr().out
+    memory.rm("/bucket", recursive=True)
+
+
+@needs("fsspec")
+def test_a_place_that_nobody_knows_or_that_does_not_answer(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    from fsspec.implementations.memory import MemoryFileSystem
+
+    for command in (["list", "nowhere://bucket/results"], ["compare", "nowhere://bucket/results/run"]):
+        assert "Expected a URI that fsspec understands" in refused(capsys, *command)
+
+    def down(*_: object, **__: object) -> None:
+        raise OSError("no route")
+
+    monkeypatch.setattr(MemoryFileSystem, "ls", down)
+    for command in (["list", "memory://bucket/results"], ["compare", "memory://bucket/results/run"]):
+        assert "no route" in (text := refused(capsys, *command)) and "Check the URI" in text
 
 
 # -- compare ----------------------------------------------------------------------------------------------------------

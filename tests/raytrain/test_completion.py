@@ -20,13 +20,13 @@ printf '%s\\n' "${COMPREPLY[@]}"
 
 @pytest.fixture(scope="module")
 def bash(tmp_path_factory):
-    """What bash offers for the last of some words, in a folder with two runs and three files."""
+    """What bash offers for the last of some words, in a folder with two runs, a sweep and some files."""
     if shutil.which("bash") is None:
         pytest.skip("there is no bash")
     folder = tmp_path_factory.mktemp("completion")
-    for name in ("results/cartpole", "results/pendulum", "yaml"):
+    for name in ("results/cartpole", "results/pendulum", "results/tuned", "yaml"):
         (folder / name).mkdir(parents=True)
-    for name in ("cart.yaml", "cart.yml", "cart.txt", "yaml/own.yaml"):
+    for name in ("cart.yaml", "cart.yml", "cart.txt", "yaml/own.yaml", "results/tuned/sweep.json"):
         (folder / name).touch()
     file = folder / "script"
     file.write_text(script("bash"))
@@ -53,7 +53,11 @@ def test_the_script_registers_its_function(tmp_path):
     (["raytrain", "train", "cart.yaml", "--run-id", "c"], ["cartpole"]),
     (["raytrain", "train", "cart.yaml", "--results-dir", "r"], ["results"]),
     (["raytrain", "evaluate", "pen"], ["results/pendulum"]),
-    (["raytrain", "evaluate", "results/"], ["results/cartpole", "results/pendulum"]),
+    (["raytrain", "evaluate", "results/"], ["results/cartpole", "results/pendulum", "results/tuned"]),
+    (["raytrain", "tune", "--resume", ""], ["results", "tuned", "yaml"]),
+    (["raytrain", "tune", "--resume", "tu"], ["tuned"]),
+    (["raytrain", "tune", "--resume", "ca"], []),
+    (["raytrain", "tune", "--resume", "results/tu"], ["results/tuned"]),
     (["raytrain", "compare", "results/cartpole", "p"], ["results/pendulum"]),
     (["raytrain", "export", "results/cartpole", "--format", ""], ["all", "numpy", "onnx"]),
     (["raytrain", "completion", "z"], ["zsh"]),

@@ -55,6 +55,14 @@ class Forgets(Walk):
     def policy_weights(self):
         return {n: w for n, w in self.weights.items() if "log_std" not in n and "bias" not in n}
 
+class Empty(Walk):
+    def policy_weights(self):
+        return {}
+
+class Texts(Walk):
+    def policy_weights(self):
+        return dict.fromkeys(self.weights, "big")
+
 class Infinite(Walk):
     def update(self, rows):
         self.weights = {n: w * np.inf for n, w in self.weights.items()}
@@ -162,12 +170,15 @@ def test_a_mistake_is_named_before_anything_starts(tmp_path, own, name, hyperpar
 
 @pytest.mark.parametrize(("name", "words"), [
     ("Forgets", r"Expected the weights of a policy from trainer_type .*:Forgets, policy_weights: .*bias is missing"),
+    ("Empty", r"Expected the weights of a policy from trainer_type .*:Empty, policy_weights, a dict of arrays by the names .*actor/.* \[.*received an empty dict"),
+    ("Texts", r"Expected the weights of a policy from trainer_type .*:Texts, policy_weights, an array of numbers for actor/.*, received 'big'"),
     ("Infinite", r"Expected the weights of a policy from trainer_type .*:Infinite, policy_weights"),
     ("Raises", r"KeyError: 'boom-46' \(in trainer_type .*:Raises, update\)"), ("Words", r"Expected numbers by name, or None, from .*:Words, update"),
 ])
 def test_a_fault_in_an_own_trainer_names_it(tmp_path, own, name, words):
-    with pytest.raises(RunFault, match=words):
+    with pytest.raises(RunFault, match=words) as caught:
         train(tmp_path, config(f"{own}:{name}"))
+    assert bool(caught.value.user_traceback) == (name == "Raises"), "what is refused by a check is a sentence"
 
 
 def test_cloning_beside_an_own_trainer_is_refused(own):

@@ -13,7 +13,8 @@ from raytrain.config import load_config
 from raytrain.console import Console
 from raytrain.errors import ConfigError, RunFolderError
 from raytrain.sweep_file import check_trials, load_sweep
-from raytrain.sweep_folder import SweepFolder, Trial, best_of, report, results_csv
+from raytrain.sweep_folder import SweepFolder, report, results_csv
+from raytrain.sweep_record import Trial, best_of, early_best
 from raytrain.sweep_settings import DrawSettings
 from raytrain.sweep_table import SweepTable, columns_of, rows_of, short_names
 from raytrain.tune import _checked
@@ -106,6 +107,20 @@ def test_what_checkpoints_cannot_follow_is_refused_for_a_population_unless_it_is
     assert "copies checkpoints" in problems(write(tmp_path, parameters={path: {"grid": [8, 16]}}, scheduler={"type": "pbt"}))[f"parameters.{path}"]
     load_sweep(write(tmp_path, parameters={path: {"grid": [8]}}, scheduler={"type": "pbt"}))
     load_sweep(write(tmp_path, parameters={path: {"grid": [8, 16]}}))
+
+
+def test_mistakes_in_both_files_are_told_in_one_round(tmp_path):
+    run = {**RUN, "behaviors": {"CartPole": {"max_step": 5, "hyperparameters": {"buffer_size": 512, "batch_size": -1}}}}
+    parameters = {RATE: {"unifrm": [0, 1]}, f"{HYPER}.learning_rat": {"grid": [1e-3]}, f"{HYPER}.num_epoch": {"grid": [1, 2]}, f"{HYPER}.lambd": {"grid": [2.0]}}
+    found = problems(file := write(tmp_path, run, parameters=parameters, schedulr={}))
+    assert sorted(found) == sorted([
+        f"parameters.{RATE}.unifrm", f"parameters.{HYPER}.learning_rat", f"parameters.{HYPER}.lambd", "schedulr", "behaviors.CartPole.max_step", f"{HYPER}.batch_size"])
+    with pytest.raises(ConfigError, match=r"6 problems in .*sweep.yaml and .*run.yaml") as caught:
+        load_sweep(file)
+    assert "sweep.yaml:" in str(caught.value) and "run.yaml:" in str(caught.value)
+    (tmp_path / "run.yaml").write_text("env: [")
+    with pytest.raises(ConfigError, match=r"sweep.yaml and .*run.yaml"):
+        load_sweep(file)
 
 
 def test_runs_that_cannot_be_swept(tmp_path):
@@ -204,6 +219,16 @@ def test_the_best_by_either_mode():
     assert best_of(trials, "max").name == "b"
     assert best_of(trials, "min").name == "a"
     assert best_of(trials[2:3], "max") is None
+
+
+def test_a_best_that_was_measured_before_others_is_not_settled_while_trials_are_left():
+    def said(*given, mode="max"):
+        return early_best([Trial(f"t{i}", {}, None, state, metric, steps) for i, (state, metric, steps) in enumerate(given)], mode)
+
+    assert "t0 is the best at 100 agent steps and t1 has 900" in said(("interrupted", 5.0, 100), ("interrupted", 4.0, 900))
+    assert not said(("interrupted", 5.0, 100), ("interrupted", 4.0, 900), mode="min")
+    assert not said(("stopped early", 5.0, 100), ("finished", 4.0, 900)), "nothing is left that could change it"
+    assert not said(("waiting", None, 0), ("interrupted", 4.0, 900)) and not said(("waiting", None, 0))
 
 
 def test_results_and_a_file_that_trains_with_the_best(tmp_path):
