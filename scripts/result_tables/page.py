@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from statistics import median
 from typing import Any
 
 import machine
 
 from result_tables import published
-from result_tables.cells import CELLS, SMALL, STEPS, TIERS, Cell, expected_s, goal, missing, runs_of, settings, window
+from result_tables.cells import CELLS, STEPS, TIERS, Cell, expected_s, goal, missing, runs_of, settings, window
 from result_tables.intervals import RESAMPLES, Estimate, iqm, share
 from result_tables.runs import EVALUATION_EPISODES, EVALUATION_SEED, RANDOM_EPISODES
 
@@ -129,14 +130,14 @@ def _published(data: dict[str, Any], known: published.Published) -> list[str]:
 
 def _lockstep(data: dict[str, Any]) -> list[str]:
     rows, tasks = [], []
-    for file, steps in SMALL.items():
-        asynchronous, lockstep = (runs_of(data, Cell(file, steps, way)) for way in (False, True))
-        floor = data.get("random", {}).get(settings(file)["env"])
+    for cell in _cells(data):
+        asynchronous, lockstep = runs_of(data, replace(cell, lockstep=False)), runs_of(data, cell)
+        floor = data.get("random", {}).get(settings(cell.file)["env"])
         ours, reference = _returns(asynchronous), _returns(lockstep)
-        if not ours or not reference or floor is None:
+        if not cell.lockstep or not ours or not reference or floor is None:
             continue
         tasks.append((ours, reference, floor))
-        rows.append((_name(Cell(file, steps)), f"{steps:,}", f"{_show(training(asynchronous))} ({len(ours)})", f"{_show(training(lockstep))} ({len(reference)})",
+        rows.append((_name(cell), f"{cell.steps:,}", f"{_show(training(asynchronous))} ({len(ours)})", f"{_show(training(lockstep))} ({len(reference)})",
                      f"{floor:,.1f}", *_share([tasks[-1]]), _lag(asynchronous)))
     if len(tasks) > 1:
         rows.append(("all of these", "", "", "", "", *_share(tasks), ""))

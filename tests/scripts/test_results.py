@@ -211,6 +211,16 @@ def test_runs_without_evaluation_lag_or_return_are_shown_as_such() -> None:
     assert "[ppo/Hopper](../yaml/ppo/Hopper.yaml) | – | – | 100 (100) | 36 (36) | 1.0 (1.0) | – |" in text
 
 
+def test_lock_step_stands_beside_asynchronous_runs_of_the_same_steps_and_label() -> None:
+    data = {**FACTS, "runs": {}, "random": {"CartPole-v1": 0.0}, "final": {
+        "ppo/CartPole 70": [made(1, 3.0), made(2, 3.0)], "ppo/CartPole 70 lock-step": [made(1, 4.0), made(2, 4.0)], "ppo/CartPole 80 lock-step": [made(1)],
+        "ppo/CartPole 70 odd": [made(1, 8.0)], "ppo/CartPole 70 lock-step odd": [made(1, 4.0)]}}
+    table = page(data, published.load()).partition("## Asynchronous")[2].partition("## Steps")[0]
+    rows = [line.split(" | ")[1:7] for line in table.splitlines() if line.startswith(("| [", "| all"))]
+    assert rows == [["70", "3.0 [3.0, 3.0] (2)", "4.0 [4.0, 4.0] (2)", "0.0", "0.75 [0.75, 0.75]", "missed"],
+                    ["70", "8.0 (1)", "4.0 (1)", "0.0", "2.00", "undecided"], ["", "", "", "", "1.17", "undecided"]]
+
+
 def test_curves_are_told_apart() -> None:
     data = {"runs": {"ppo/CartPole": [made(1)], "ppo/CartPole odd": [made(1)], "ppo/Taxi": [made(1, curve=[])]},
             "final": {"ppo/CartPole 70": [made(2)], "ppo/CartPole 70 lock-step": [made(3)], "ppo/CartPole 70 lock-step odd": [made(4)]}}
