@@ -35,9 +35,9 @@ dynamics step by step). Others may differ, as ALE's does unless it is told (`env
 NATIVE_KWARGS = frozenset({"sutton_barto_reward"})
 """Arguments that mean the same to the single environment and the vector entry point."""
 
-WRONG_BOUNDS = ("BipedalWalker-v3", "BipedalWalkerHardcore-v3")
-"""Ids of Gymnasium whose angles and speeds leave the bounds of their Box (tests/envs/test_factories.py shows it), which would end a run within
-its first steps: their bounds are taken for infinite."""
+WRONG_BOUNDS = ("BipedalWalker-v3", "BipedalWalkerHardcore-v3", "LunarLander-v3", "LunarLanderContinuous-v3")
+"""Ids of Gymnasium whose observations leave the bounds of their own Box (tests/envs/test_factories.py shows how), which would end a run or an
+evaluation: their bounds are taken for infinite."""
 
 PETTINGZOO_FACTORIES = ("env", "parallel_env", "raw_env")
 

@@ -32,7 +32,7 @@ import yaml
 from result_tables import cells, published
 from result_tables.cells import Cell
 from result_tables.page import page
-from result_tables.runs import RunFailed, random_return, rows, summary, train
+from result_tables.runs import RunFailed, evaluate, random_return, rows, summary, train
 
 from raytrain.files import replace_file
 
@@ -157,7 +157,7 @@ def add(cell: Cell, folder: Path, data: dict[str, Any]) -> None:
     wall_s = float(rows(folder)[-1]["elapsed_s"])
     if "versions" not in data:
         data |= machine.describe()
-    keep(cell, summary(folder, seed, wall_s), data)
+    keep(cell, summary(folder, seed, wall_s) | {"evaluation": evaluate(folder)}, data)
 
 
 def keep(cell: Cell, found: dict[str, Any], data: dict[str, Any]) -> None:

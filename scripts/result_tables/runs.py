@@ -35,10 +35,10 @@ class RunFailed(Exception):
 
 
 def train(cell: Cell, seed: int) -> dict[str, Any]:
-    """One run and its evaluation; the wall time is that of training alone, from process start to end.
+    """One run and its evaluation (None, and told, if that fails); the wall time is that of training alone, from process start to end.
 
     Raises:
-        RunFailed: one of them failed, or was interrupted by somebody else.
+        RunFailed: training failed, or was interrupted by somebody else.
     """
     with tempfile.TemporaryDirectory() as folder:
         words = [str(ROOT / "scripts" / "train.py"), str(ROOT / "yaml" / f"{cell.file}.yaml")]
@@ -46,18 +46,22 @@ def train(cell: Cell, seed: int) -> dict[str, Any]:
         started = time.monotonic()
         command(*words, "--seed", str(seed), "--results-dir", folder, "--run-id", "run")
         found = summary(Path(folder) / "run", seed, time.monotonic() - started)
-    if found["reason"].startswith("interrupted"):
-        raise RunFailed(f"{cell.key}, seed {seed}: {found['reason']}")
+        if found["reason"].startswith("interrupted"):
+            raise RunFailed(f"{cell.key}, seed {seed}: {found['reason']}")
+        try:
+            found["evaluation"] = evaluate(Path(folder) / "run")
+        except RunFailed as error:  # hours of training are not thrown away for it
+            print(f"error: {cell.key}, seed {seed} has no evaluation: {error}", file=sys.stderr, flush=True)
     return found
 
 
 def summary(folder: Path, seed: int, wall_s: float) -> dict[str, Any]:
-    """What a run's folder says of it, and what its last policy does in episodes apart."""
+    """What a run's folder says of it; without an evaluation, which takes episodes."""
     status = json.loads((folder / "status.json").read_text(encoding="utf-8"))
     return {
         "seed": seed, "reason": status["reason"], "mean_return": status["mean_return"], "agent_steps": status["agent_steps"],
         "wall_s": round(wall_s, 1), "goal_reached": "stop.reward" in status["reason"], "date": machine.today(),
-        "evaluation": evaluate(folder), "policy_lag": policy_lag(rows(folder)), "curve": read_curve(rows(folder)),
+        "evaluation": None, "policy_lag": policy_lag(rows(folder)), "curve": read_curve(rows(folder)),
     }
 
 

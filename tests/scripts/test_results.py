@@ -242,6 +242,31 @@ def test_what_a_run_folder_says() -> None:
     assert len(many) <= runs.POINTS and many[-1][0] == 999, "the last one is kept"
 
 
+@pytest.mark.parametrize(("reason", "breaks", "expected"), [
+    ("max_steps=10 reached", False, {"mean": 7.0, "std": 1.0, "episodes": 20, "agent_steps": 10}), ("max_steps=10 reached", True, None), ("interrupted (SIGTERM)", False, "")])
+def test_a_run_is_kept_without_its_evaluation_but_not_without_its_end(reason: str, breaks: bool, expected: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture) -> None:
+    def command(*words: str) -> str:
+        if "evaluate" in words:
+            if breaks:
+                raise runs.RunFailed("out of its space")
+            return json.dumps({"modes": {"deterministic": {"CartPole": {"return_mean": 7.0, "return_std": 1.0, "episodes": 20}}}, "behaviors": {"CartPole": {"agent_steps": 10}}})
+        assert {"behaviors.CartPole.max_steps=10", "behaviors.CartPole.threaded=false", "stop.reward=null"} <= set(words) and words[words.index("--seed") + 1] == "3"
+        folder = Path(words[words.index("--results-dir") + 1]) / "run"
+        (folder / "CartPole").mkdir(parents=True)
+        (folder / "CartPole" / "metrics.csv").write_text("step,Environment/Cumulative Reward\n10,5.0\n", encoding="utf-8")
+        (folder / "status.json").write_text(json.dumps({"reason": reason, "mean_return": 5.0, "agent_steps": 10}), encoding="utf-8")
+        return ""
+
+    monkeypatch.setattr(runs, "command", command)
+    if expected == "":
+        with pytest.raises(runs.RunFailed, match="interrupted"):
+            runs.train(Cell("ppo/CartPole", 10, lockstep=True), 3)
+        return
+    found = runs.train(Cell("ppo/CartPole", 10, lockstep=True), 3)
+    assert (found["evaluation"], found["curve"], found["seed"]) == (expected, [(10, 5.0)], 3)
+    assert ("out of its space" in capsys.readouterr().err) is breaks
+
+
 def test_random_actions_are_the_same_each_time() -> None:
     assert runs.random_return("CartPole-v1") == runs.random_return("CartPole-v1") == pytest.approx(22, abs=4)
 
