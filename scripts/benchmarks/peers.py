@@ -21,14 +21,15 @@ MARKER = "raytrain-peer.json"
 
 # Torch comes first and alone: the libraries then find it installed and leave its version as it is.
 TORCH = "torch==2.13.0"
-BOX2D = "box2d==2.3.10"  # as a wheel; the extra of older releases of Gymnasium names another package, which must be compiled
+# The wheel; the extra of older releases of Gymnasium names another package, which must be compiled.
+BOX2D = ("box2d==2.3.10", "pygame>=2.1.3")
 
 RECIPES: dict[str, tuple[tuple[str, ...], ...]] = {
     "peers": ((TORCH,), (
         "stable-baselines3==2.9.2", "ray[rllib]==2.60.*", "gymnasium[mujoco]==1.2.2", "ale-py<0.13", "opencv-python-headless",
-        BOX2D,
+        *BOX2D,
     )),
-    "sbx": ((TORCH,), ("sbx-rl==0.28.0", "gymnasium[mujoco]<1.3", BOX2D)),
+    "sbx": ((TORCH,), ("sbx-rl==0.28.0", "gymnasium[mujoco]<1.3", *BOX2D)),
     "sf": ((TORCH,), ("sample-factory==2.1.1", "numpy<2", "mujoco<3", "imageio", "ale-py<0.11", "opencv-python-headless<4.12")),
     "tianshou": ((TORCH,), ("tianshou==2.0.1",)),
 }
