@@ -110,15 +110,16 @@ def _ppo(spec: BehaviorSpec) -> dict[str, Any]:
 
 def _sac(spec: BehaviorSpec) -> dict[str, Any]:
     images, wide = _has_image(spec), _numbers(spec) > _WIDE
+    small = not (images or wide)
     hyper: dict[str, Any] = {
         "batch_size": 256, "buffer_size": 50_000 if images else 200_000, "buffer_init_steps": 1_000,
-        "learning_rate": 3e-4 if images or wide else 1e-3, "tau": 0.01}
+        "learning_rate": 1e-3 if small else 3e-4, "tau": 0.02 if small else 0.005}
     if spec.action.continuous_size:
         hyper["steps_per_update"] = 1
     else:
         # Its entropy is held up: a high one would never let it be sure of itself.
         hyper |= {"steps_per_update": 2, "init_entcoef": 0.2, "target_entropy_scale": 0.3}
     return {
-        "trainer_type": "sac", "hyperparameters": hyper, "network_settings": _network(spec, 256, "relu"),
+        "trainer_type": "sac", "hyperparameters": hyper, "network_settings": _network(spec, 64 if small and not spec.action.continuous_size else 256, "relu"),
         "reward_signals": {"extrinsic": {"gamma": 0.99}}, "time_horizon": 64, "max_steps": 200_000,
         "summary_freq": 2_000, "checkpoint_interval": 20_000}
