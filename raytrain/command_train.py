@@ -60,8 +60,10 @@ def run(options: argparse.Namespace) -> int:
         from raytrain.console import Console
         from raytrain.default_run import as_file, default_config
 
-        config = default_config(options.env, options.trainer or "ppo", overrides)
-        Console().message(as_file(config, options.env))
+        console = Console()
+        with console.busy(f"making {options.env} once, to see what it observes and does"):
+            config = default_config(options.env, options.trainer or "ppo", overrides)
+        console.message(as_file(config, options.env))
         return config
 
     return train(load, options.local, _command(options))

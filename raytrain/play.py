@@ -189,7 +189,8 @@ def run_command(options: argparse.Namespace) -> int:
         video = None if options.video is None else check_video(options.video)
         if video is None:
             check_window()
-        saved = load_saved_run(options.run_folder, options.checkpoint, options.env, options.import_dir)
+        with console.busy(f"loading the policy of {options.run_folder} and making its environment once"):
+            saved = load_saved_run(options.run_folder, options.checkpoint, options.env, options.import_dir)
         seed = default_seed(saved) if options.seed is None else options.seed
         return _play(console, saved, options.episodes, seed, options.deterministic, video)
     except (EnvFault, RunFault) as fault:
