@@ -1,4 +1,4 @@
-"""``raytrain train FILE``."""
+"""``raytrain train FILE``, or ``raytrain train --env ENV`` without one."""
 
 from __future__ import annotations
 
@@ -13,9 +13,11 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from raytrain.settings import RunConfig
 
-HELP = "train from a YAML file"
+HELP = "train from a YAML file, or an environment as it is"
 RUN_ID = "{run_id}"  # that of raytrain.run, which is not loaded for --help
-DESCRIPTION = "Train from a YAML file. The command line wins over the file."
+DESCRIPTION = (
+    "Train from a YAML file, or --env without one: then settings are chosen by what the environment observes and does, and printed as a file to go on with. "
+    "The command line wins over the file.")
 _KEYS = {
     "run_id": "checkpoint_settings.run_id", "results_dir": "checkpoint_settings.results_dir", "seed": "env_settings.seed",
     "resume": "checkpoint_settings.resume", "force": "checkpoint_settings.force", "initialize_from": "checkpoint_settings.initialize_from",
@@ -25,7 +27,9 @@ _KEYS = {
 
 def add_arguments(train: argparse.ArgumentParser) -> None:
     """What the command takes."""
-    train.add_argument("file", metavar="FILE", help="configuration, for example yaml/ppo/CartPole.yaml")
+    train.add_argument("file", nargs="?", metavar="FILE", help="configuration, for example yaml/ppo/CartPole.yaml")
+    train.add_argument("--env", metavar="ENV", help="instead of a file: a Gymnasium id or module:factory")
+    train.add_argument("--trainer", choices=("ppo", "sac"), help="with --env: the algorithm (default: ppo)")
     run = train.add_argument_group("the run")
     run.add_argument("--run-id", metavar="ID", help="name of the run and its folder (default: made from behavior and time)")
     run.add_argument("--results-dir", metavar="DIR", help="folder of all runs (default: results)")
@@ -48,8 +52,19 @@ def run(options: argparse.Namespace) -> int:
     def load() -> RunConfig:
         from raytrain.config import load_config
 
+        _check_source(options)
         overrides = {path: getattr(options, name) for name, path in _KEYS.items() if getattr(options, name) is not None}
-        return load_config(options.file, {**settings_of(options.set), **overrides})
+        overrides = {**settings_of(options.set), **overrides}
+        if options.env is None:
+            return load_config(options.file, overrides)
+        from raytrain.console import Console
+        from raytrain.default_run import as_file, default_config
+
+        console = Console()
+        with console.busy(f"making {options.env} once, to see what it observes and does"):
+            config = default_config(options.env, options.trainer or "ppo", overrides)
+        console.message(as_file(config, options.env))
+        return config
 
     return train(load, options.local, _command(options))
 
@@ -87,6 +102,18 @@ def train(load: Callable[[], RunConfig], local: bool, command: str) -> int:
     return 130 if outcome.interrupted and not has_checkpoint(trained.path) else 0
 
 
+def _check_source(options: argparse.Namespace) -> None:
+    """Refuse a command line that says twice what is trained, or not at all."""
+    if options.file is None and options.env is None:
+        raise UsageError("Expected a configuration file, such as yaml/ppo/CartPole.yaml, or --env with an environment; received neither.")
+    if options.file is not None and options.env is not None:
+        raise UsageError(f"Expected a file or --env, received {options.file} and --env {options.env}; another environment for the file is --set env={options.env}.")
+    if options.env is None and options.trainer is not None:
+        raise UsageError(f"Expected --trainer with --env, received it with {options.file}, whose trainer_type says it.")
+    if options.env is not None and options.env.endswith((".yaml", ".yml")):
+        raise UsageError(f"Expected --env with a Gymnasium id or module:factory, received the file {options.env}; train it without --env.")
+
+
 class UsageError(ValueError):
     """A command line that makes no sense."""
 
@@ -108,8 +135,8 @@ def settings_of(pairs: Sequence[str]) -> dict[str, Any]:
 
 def _command(options: argparse.Namespace) -> str:
     """The command line that goes on with the run: this one without the flags that are about the run's id and whether it is new."""
-    words = [*program_words("train"), options.file]
-    for name in ("results_dir", "seed", "num_env_managers", "num_envs", "address"):
+    words = [*program_words("train"), *([options.file] if options.file is not None else [])]
+    for name in ("env", "trainer", "results_dir", "seed", "num_env_managers", "num_envs", "address"):
         if getattr(options, name) is not None:
             words += ["--" + name.replace("_", "-"), str(getattr(options, name))]
     words += ["--local"] if options.local else []

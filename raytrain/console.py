@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import os
 import sys
+import threading
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any, TextIO
 
 from rich.columns import Columns
@@ -29,6 +31,7 @@ Rows = Sequence[tuple[str, Any]]
 _SUMMARY_EVERY_S = 0.5
 _BAR_EVERY_S = 0.25
 _PLAIN_WIDTH = 1000
+_BUSY_S = 5.0
 
 
 class SilenceGuard:
@@ -167,6 +170,17 @@ class Console:
         if self.silence.due(at_most_s):
             waited_s = self._clock() - self._waiting_since if since_s is None else since_s
             self._say(Text(f"waiting for {what}, {waited_s:.0f} s", style="dim"))
+
+    @contextmanager
+    def busy(self, what: str, after_s: float = _BUSY_S) -> Iterator[None]:
+        """While something goes on that cannot be asked how far it is: say `what` once, if it takes longer than `after_s` (seconds)."""
+        timer = threading.Timer(after_s, lambda: self.message(f"{what} …"))
+        timer.daemon = True  # a second Ctrl-C ends the process at once
+        timer.start()
+        try:
+            yield
+        finally:
+            timer.cancel()
 
     def summary(self, summary: Summary) -> None:
         """One line; of summaries that follow within half a second of the last printed one, only the newest of each behavior."""

@@ -30,6 +30,7 @@ _STOP_S = 12.0  # so that a stop takes at most 15 s with everything around it
 _LEFT_S = 5.0  # how long a fault may be held back for a last checkpoint
 _STATUS_S = 5.0
 _SCALE_S = 2.0
+_LAST_WAIT_S = 10.0  # longest silence while it ends
 _EXPLAIN_S = 30.0  # longest silence while actors wait for a place
 
 
@@ -186,15 +187,17 @@ class Controller:
     def _end(self, interrupts: Interrupts) -> dict[str, dict]:
         """Stop the backend and take in its last news; the timer trees. An interrupted run gives up on a long update, another one waits."""
         started = time.monotonic()
+        last = "the trainer's last update and checkpoint" if len(self._plans) == 1 else "the trainers' last updates and checkpoints"
 
         def keep_waiting() -> bool:
-            self._console.waiting("the trainer's last update and checkpoint" if len(self._plans) == 1 else "the trainers' last updates and checkpoints")
+            self._console.waiting(last, at_most_s=_LAST_WAIT_S)
             return not interrupts.name or time.monotonic() - started < _STOP_S
 
         timers = self._backend.timers()
-        news = self._backend.stop(keep_waiting)
-        self._stopped = True
-        self._handle(news)
+        with self._console.busy(f"waiting for {last}"):
+            news = self._backend.stop(keep_waiting)
+            self._stopped = True
+            self._handle(news)
         if news.fault is not None:
             raise news.fault
         last = {event.behavior for event in news.events if isinstance(event, CheckpointDue)}
@@ -215,7 +218,8 @@ class Controller:
         self._stopped = True
         deadline = time.monotonic() + _LEFT_S
         try:
-            news = self._backend.stop(lambda: time.monotonic() < deadline)
+            with self._console.busy("saving what can still be had"):
+                news = self._backend.stop(lambda: time.monotonic() < deadline)
             self._trainers.update(news.trainers)
             events, last = self._with_last_parts_apart(news.events)
             for event in events:

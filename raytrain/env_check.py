@@ -175,12 +175,13 @@ def _world_steps(factory: EnvFactory, seed: int, steps: int) -> list[tuple[Any, 
 
 def run_command(options: argparse.Namespace) -> int:
     """The command with its parsed arguments; returns the exit code."""
-    console = Console()
+    console = Console(quiet=options.json)
     try:
         if options.steps < 1:
             raise ValueError(f"Expected --steps of at least 1, received {options.steps}.")
         subject = subject_of(options.env, _arguments(options.env_kwargs), options.import_dir)
-        findings, speed = check(subject, options.steps)
+        with console.busy(f"stepping {subject.factory.env} with random actions, then measuring each way of stepping"):
+            findings, speed = check(subject, options.steps)
     except EnvFault as fault:  # of importing the user's module
         console.error(str(fault), fault.user_traceback)
         return 1

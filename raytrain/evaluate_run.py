@@ -172,11 +172,12 @@ def draw_histograms(results: Sequence[ModeResult], saved: SavedRun, path: Path) 
 
 def run_command(options: argparse.Namespace) -> int:
     """The command with its parsed arguments; returns the exit code."""
-    console = Console()
+    console = Console(quiet=options.json)
     try:
         check_what_to_play(options.episodes, options.seed)
         picture = None if options.plot is None else check_picture(Path(options.plot), "--plot")
-        saved = load_saved_run(options.run_folder, options.checkpoint, options.env, options.import_dir)
+        with console.busy(f"loading the policy of {options.run_folder} and making its environment once"):
+            saved = load_saved_run(options.run_folder, options.checkpoint, options.env, options.import_dir)
         seed = default_seed(saved) if options.seed is None else options.seed
         return _evaluate(console, saved, seed, options, picture)
     except (EnvFault, RunFault) as fault:

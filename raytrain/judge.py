@@ -25,6 +25,7 @@ from trainers.trainer import Weights
 _MANY = 3
 """Evaluations that wait at once, from which on the user is told."""
 _POLL_S = 0.2
+_LAST_WAIT_S = 10.0  # longest silence while it ends
 
 
 @dataclass(frozen=True)
@@ -147,7 +148,7 @@ class Judge:
         if self._newest is not self._judged:
             self._ask()
         while self._asked and go_on():
-            self._console.waiting(f"the evaluation of checkpoint {self._asked[0][0].path.name}")
+            self._console.waiting(f"the evaluation of checkpoint {self._asked[0][0].path.name}", at_most_s=_LAST_WAIT_S)
             self.poll(check_lock, _POLL_S)
 
     def interrupt(self) -> None:

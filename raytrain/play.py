@@ -26,6 +26,7 @@ from raytrain.console import Console
 from raytrain.errors import RunFault
 from raytrain.evaluate_run import MODES, default_seed
 from raytrain.plan import seed_branch
+from raytrain.play_world import show_world
 from raytrain.saved_run import SavedRun, check_what_to_play, load_saved_run
 from raytrain.summary_line import format_number
 
@@ -97,37 +98,42 @@ class Player:
         return env_action_rows(self._action_spec, to_env_actions(self._action_spec, output.actions))[0]
 
 
-def make_shown(saved: SavedRun, mode: str) -> gym.Env:
-    """The environment of a run, made so that it draws itself.
+def make_shown(saved: SavedRun, mode: str) -> Any:
+    """The environment of a run, or its world of several agents, made so that it draws itself.
 
     Args:
         mode: Gymnasium's name of the render mode. A window is also made from frames, where the environment has only those.
 
     Raises:
-        ValueError: it has no such mode, or more agents than one.
+        ValueError: it has no such mode, or is a vector environment.
         EnvFault: its own code raised.
     """
     run = saved.plans[0]
     made = _make(saved, mode)
-    if not isinstance(made, gym.Env):
+    if not isinstance(made, gym.Env) and not is_agent_world(made):
         made.close()
-        what = "a world of many agents" if is_agent_world(made) else "a vector environment"
-        raise ValueError(f"{run.env}: expected an environment of one agent to watch, received {what}; raytrain evaluate plays it without a picture.")  # noqa: TRY004 - bad input
-    modes = list((made.metadata or {}).get("render_modes") or ())
-    if made.render_mode == mode:
+        raise ValueError(f"{run.env}: expected one environment to watch, received a vector environment; raytrain evaluate plays it without a picture.")
+    modes = list((getattr(made, "metadata", None) or {}).get("render_modes") or ())
+    given = _mode_of(made)
+    if given == mode and (isinstance(made, gym.Env) or not modes or mode in modes):  # Gymnasium has looked into the modes, PettingZoo has not
         return made
     made.close()
-    if mode == WINDOW and FRAMES in modes:
+    if mode == WINDOW and FRAMES in modes and isinstance(made, gym.Env):
         shown = _make(saved, FRAMES)
         if shown.render_mode == FRAMES:
             return gym.wrappers.HumanRendering(shown)
         shown.close()
     if mode in modes:
-        raise ValueError(f"{run.env}: expected render_mode={mode!r} after it was made with that, received {made.render_mode!r}; set "
+        raise ValueError(f"{run.env}: expected render_mode={mode!r} after it was made with that, received {given!r}; set "
                          "self.render_mode = render_mode in its constructor.")
     there = f"it has {', '.join(map(repr, modes))} (metadata['render_modes'])" if modes else "its metadata['render_modes'] has none"
     other = " Or record it: --video FILE.mp4." if mode == WINDOW and FRAMES in modes else ""
     raise ValueError(f"{run.env}: expected an environment with render_mode={mode!r}, and {there}; let its render() draw that and name it there.{other}")
+
+
+def _mode_of(made: Any) -> str | None:
+    """Wrappers of PettingZoo need not hand it on."""
+    return getattr(made, "render_mode", None) or getattr(getattr(made, "unwrapped", None), "render_mode", None)
 
 
 def _make(saved: SavedRun, mode: str) -> Any:
@@ -183,10 +189,8 @@ def run_command(options: argparse.Namespace) -> int:
         video = None if options.video is None else check_video(options.video)
         if video is None:
             check_window()
-        saved = load_saved_run(options.run_folder, options.checkpoint, options.env, options.import_dir)
-        if len(saved.plans) > 1 or saved.plans[0].agents > saved.plans[0].num_envs:
-            raise ValueError(f"{saved.config.env}: expected an environment of one agent to watch, received a world of many agents; raytrain evaluate "
-                             "plays it without a picture.")
+        with console.busy(f"loading the policy of {options.run_folder} and making its environment once"):
+            saved = load_saved_run(options.run_folder, options.checkpoint, options.env, options.import_dir)
         seed = default_seed(saved) if options.seed is None else options.seed
         return _play(console, saved, options.episodes, seed, options.deterministic, video)
     except (EnvFault, RunFault) as fault:
@@ -205,14 +209,21 @@ def _play(console: Console, saved: SavedRun, episodes: int, seed: int, determini
     console.message(f"{saved.name} in {saved.config.env}, {MODES[deterministic]} actions, seed {seed}")
     for name, text in saved.shown_parameters.items():
         console.message(f"{name}: {text}")
+    is_world = is_agent_world(made)
     if video is None:
-        _show_all(console, Player(saved, made, seed, deterministic), made, episodes)
+        if is_world:
+            show_world(saved, made, seed, deterministic, episodes, console.message, None)
+        else:
+            _show_all(console, Player(saved, made, seed, deterministic), made, episodes)
         return 0
     with tempfile.TemporaryDirectory(dir=video.absolute().parent, prefix=".video-") as folder, warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of a folder that exists
-        recorder = gym.wrappers.RecordVideo(made, folder, episode_trigger=lambda episode: episode < episodes, disable_logger=True)
         try:
-            _show_all(console, Player(saved, recorder, seed, deterministic), recorder, episodes)
+            if is_world:
+                show_world(saved, made, seed, deterministic, episodes, console.message, Path(folder))
+            else:
+                recorder = gym.wrappers.RecordVideo(made, folder, episode_trigger=lambda episode: episode < episodes, disable_logger=True)
+                _show_all(console, Player(saved, recorder, seed, deterministic), recorder, episodes)
         finally:  # also what was seen until Ctrl-C or a fault
             for number, file in enumerate(video_files(video, episodes)):
                 found = Path(folder) / f"rl-video-episode-{number}{SUFFIX}"

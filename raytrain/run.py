@@ -53,6 +53,7 @@ from raytrain.writer_registry import made_writers
 from raytrain.writers import RunInfo, Writer, Writers
 
 RUN_ID = "{run_id}"
+_LAST_WAIT_S = 10.0  # longest silence while writers end
 PACKAGES = ("raytrain", "ray", "tensorflow", "numpy", "gymnasium")
 
 
@@ -129,14 +130,16 @@ def execute(config: RunConfig, local: bool, callbacks: Callbacks, console: Conso
         return execute_offline(config, writers, unused, callbacks, console, command, started_at)
     import_dirs = (str(config.source_dir),)
     check_name_early(config)
-    found = probe(config, import_dirs)
+    with console.busy(f"making {config.env} once, to see what it observes and does"):
+        found = probe(config, import_dirs)
     if config.document.messages and (passed_over := [name for name in config.behaviors if name not in found.behaviors]):
         console.message(f"  not in the environment and passed over, as ML-Agents does: {', '.join(passed_over)}")
     config = with_demo_paths(with_own_trainers(config.with_behaviors(check_behaviors(config, found.behaviors)), import_dirs))
     if local:  # which is lock-step, and the saved configuration should say so
         config = config.with_behaviors({n: b.model_copy(update={"threaded": False}) for n, b in config.behaviors.items()})
     fits = plans_of(config, found, import_dirs)
-    unused += [text for plan in fits for text in check_networks(config, plan)]
+    with console.busy("making the networks once"):
+        unused += [text for plan in fits for text in check_networks(config, plan)]
     for plan in fits:
         check_signals(config, plan, plan.architecture)
     if local:
@@ -156,12 +159,14 @@ def execute(config: RunConfig, local: bool, callbacks: Callbacks, console: Conso
     try:
         elsewhere = None if local else _as_seen_by_workers(config, fits, connection.shipped)
         if connection is not None:
-            unused += cluster.check_resources(fits, config.distributed)
-            unused += [] if connection.is_here else cluster.check_nodes(elsewhere, config.distributed)
+            with console.busy("asking the nodes of the cluster for their versions, and to import the environment"):
+                unused += cluster.check_resources(fits, config.distributed)
+                unused += [] if connection.is_here else cluster.check_nodes(elsewhere, config.distributed)
         return _run(config, local, fits, elsewhere or fits, place, writers, callbacks, console, command, started_at, unused)
     finally:
         if connection is not None:
-            cluster.disconnect(connection)
+            with console.busy("stopping Ray"):
+                cluster.disconnect(connection)
 
 
 def _run(config, local, fits, elsewhere, place, writers, callbacks, console, command, started_at, unused) -> tuple[Run, Outcome]:
@@ -175,9 +180,12 @@ def _run(config, local, fits, elsewhere, place, writers, callbacks, console, com
     source = initial_snapshot(config) if saved.initialize_from and not saved.resume else None
     if source is not None:
         starts_of(fits, None, source)  # one that does not fit is refused before a folder is made, or an old run moved aside
-    with RunFolder.create(saved.results_dir, saved.run_id, saved.resume, saved.force) as folder:
+    with console.busy(f"opening the run's folder in {saved.results_dir}"):
+        opened = RunFolder.create(saved.results_dir, saved.run_id, saved.resume, saved.force)
+    with opened as folder:
         store = CheckpointStore(folder.path, max(config.behaviors[plan.behavior].keep_checkpoints for plan in fits))
-        snapshot, _, problems = store.load_latest() if saved.resume else (None, None, [])
+        with console.busy("loading the newest checkpoint"):
+            snapshot, _, problems = store.load_latest() if saved.resume else (None, None, [])
         config = _with_seed(config, snapshot)
         plans = [replace(plan, seed=config.env_settings.seed) for plan in fits]
         starts, states = starts_of(plans, snapshot, source)
@@ -230,13 +238,14 @@ def _control(plans, backend, resumed, config, folder, store, asked_for, callback
         raise
     finally:
         store.close()
-        writers.close(ended, console.waiting)
+        writers.close(ended, partial(console.waiting, at_most_s=_LAST_WAIT_S))
         console.close()
     try:
         _write_timers(folder, [trainer_name(plan.behavior) for plan in plans], trees, gauges, versions, started_at)
     except OSError as error:
         console.warning(f"cannot write timers.json: {error}")
-    folder.finish_upload()
+    with console.busy(f"uploading what is left to {folder.address}"):
+        folder.finish_upload()
     _say_end(console, plans, folder, store, outcome, command)
     return Run(folder.path, outcome.results()), outcome
 

@@ -102,7 +102,8 @@ def _run(folder: SweepFolder, options: argparse.Namespace, console: Console) -> 
     from raytrain import cluster
 
     check_name_early(sweep.config)
-    found = probe(sweep.config, (str(sweep.config.source_dir),))
+    with console.busy(f"making {sweep.config.env} once, to see what it observes and does"):
+        found = probe(sweep.config, (str(sweep.config.source_dir),))
     behavior = _behavior(sweep, found)
     configs = {trial.name: _checked(sweep, trial, found) for trial in waiting}
     console.message("starting Ray …")

@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 import raytrain
+from raytrain.default_run import default_config
 
 ROOT = Path(__file__).resolve().parents[2]
 CARTPOLE = ROOT / "yaml" / "ppo" / "CartPole.yaml"
@@ -79,3 +80,16 @@ def test_the_simple_environment_is_learnt(tmp_path, action):
 def test_the_simple_environment_is_not_learnt_at_learning_rate_zero(tmp_path, action):
     """Negative control: half of a random policy's episodes go to the wrong side."""
     assert simple(tmp_path, action, learning_rate=0.0).results["mean_return"] < 0.6
+
+
+@pytest.mark.parametrize(("env", "trainer", "goal", "steps"), [
+    ("CartPole-v1", "ppo", 475, 600_000), ("Pendulum-v1", "ppo", -250, 1_000_000), ("CartPole-v1", "sac", 400, 100_000), ("Pendulum-v1", "sac", -250, 20_000),
+])
+def test_settings_that_nobody_chose_learn(tmp_path, env, trainer, goal, steps):
+    """``raytrain train --env``: a random policy gets about 23 on CartPole and -1200 on Pendulum."""
+    name = env.partition("-")[0]
+    given = {"stop.reward": goal, "stop.episodes": 100 if trainer == "ppo" else 20}
+    config = default_config(env, trainer, given)
+    assert steps <= config.behaviors[name].max_steps
+    run = raytrain.train(config.document.data, results_dir=tmp_path, run_id="run", seed=1, local=True)
+    assert "reached stop.reward" in run.results["reason"] and run.results["agent_steps"] <= steps, run.results

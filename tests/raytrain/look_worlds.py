@@ -155,3 +155,18 @@ class NeedsPackage(Drawn):
         import drawing_package
 
         return drawing_package.draw()
+
+
+class Pixels(Sound):
+    """Sees an image and acts by a Tuple."""
+
+    observation_space = spaces.Box(0, 255, (48, 48, 3), np.uint8)
+    action_space = spaces.Tuple((spaces.Discrete(3), spaces.Box(-1.0, 1.0, (1,), np.float32)))
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
+        super().reset(seed=seed)
+        return np.zeros((48, 48, 3), np.uint8), {}
+
+    def step(self, action: Any) -> Any:
+        self.steps += 1
+        return np.full((48, 48, 3), self.steps, np.uint8), 1.0, False, self.steps >= 20, {}

@@ -25,6 +25,7 @@ from raytrain.curves import smoothed
 from raytrain.evaluate_run import evaluate
 from raytrain.outcome import BehaviorOutcome, Outcome
 from raytrain.play import Player
+from raytrain.play_world import WorldPlayer
 from raytrain.run import _say_end
 from raytrain.run_folder import RunFolder
 from raytrain.run_lock import Holder
@@ -235,11 +236,53 @@ def test_a_video(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch
     assert 'pip install "gymnasium[other]"' in refused(capsys, "play", run, "--video", str(tmp_path / "w.mp4"))
 
 
+SHOWN = "tests.raytrain.shown_worlds"
+
+
 @needs("pettingzoo")
-def test_worlds_are_not_shown(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+@needs("moviepy")
+@pytest.mark.parametrize(("world", "steps", "returns", "frames"), [
+    ("Shown", 6, "agent_0 2.00, agent_1 4.00, agent_2 6.00", 7), ("Turns", 6, "second 3.00", 9),  # of those in turn the dead step, too
+])
+def test_a_world_of_several_agents_is_recorded(tmp_path: Path, capsys: pytest.CaptureFixture[str], world: str, steps: int, returns: str, frames: int) -> None:
+    """All of an episode, its end too; each agent's return is told, and behaviors with policies of their own act each with theirs."""
+    from moviepy import VideoFileClip
+
+    both = {"behaviors": {"Ones": {"agents": ["first"], **SMALL}, "Others": {"agents": ["second"], **SMALL}}}
+    run = str(save_run(tmp_path / "run", f"{SHOWN}:{world}", **(both if world == "Turns" else {})))
+    capsys.readouterr()
+    assert main(["play", run, "--video", str(tmp_path / "v.mp4"), "--episodes", "2", "--stochastic"]) == 0
+    text = capsys.readouterr().out
+    assert f"episode 2 of 2: {steps} steps; returns: " in text and returns in text
+    for file in (tmp_path / "v-1.mp4", tmp_path / "v-2.mp4"):
+        with VideoFileClip(str(file)) as clip:
+            assert clip.n_frames == frames
+            assert clip.get_frame(0).mean() < 5 and clip.get_frame(clip.duration - 0.01).mean() > 50, "from the beginning to the end"
+    assert not list(tmp_path.glob(".video-*"))
+
+
+@needs("pettingzoo")
+def test_a_world_in_a_window_and_worlds_that_cannot_be_shown(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SDL_VIDEODRIVER", "dummy")
-    run = save_run(tmp_path / "run", "envs.toy_agents:CountingAgents")
-    assert "received a world of many agents; raytrain evaluate plays it without a picture" in refused(capsys, "play", str(run))
+    assert main(["play", str(save_run(tmp_path / "one", f"{SHOWN}:Shown")), "--episodes", "1"]) == 0
+    assert "agent_2 6.00" in capsys.readouterr().out
+    assert "Or record it: --video" in refused(capsys, "play", str(save_run(tmp_path / "two", f"{SHOWN}:FramesOnly")))
+    assert "argument render_mode" in refused(capsys, "play", str(save_run(tmp_path / "three", "envs.toy_agents:CountingAgents")))
+    run = str(save_run(tmp_path / "four", f"{SHOWN}:NoFrames"))
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: object())
+    assert "expected a frame, uint8 [height, width, 3], of render()" in refused(capsys, "play", run, "--video", str(tmp_path / "v.mp4"))
+    assert not list(tmp_path.glob("*.mp4"))
+
+
+@needs("pettingzoo")
+def test_a_world_is_played_as_it_is_evaluated(tmp_path: Path) -> None:
+    """The same seed, the same first episode."""
+    run = save_run(tmp_path / "run", f"{SHOWN}:Turns", env_settings={"num_envs": 1, "seed": 3})
+    saved = load_saved_run(str(run))
+    from tests.raytrain.shown_worlds import Turns
+
+    (played,) = WorldPlayer(saved, Turns(), seed=1, deterministic=True).play().returns.values()
+    assert sorted(played.values()) == sorted(evaluate(saved, 1, 1, True).returns[saved.plans[0].behavior])
 
 
 # -- list -------------------------------------------------------------------------------------------------------------

@@ -1,6 +1,7 @@
 import io
 import itertools
 import re
+import time
 
 import pytest
 
@@ -54,6 +55,18 @@ def terminal(clock, monkeypatch):
     monkeypatch.setenv("TERM", "xterm-256color")
     monkeypatch.delenv("NO_COLOR", raising=False)
     return Console(file=Terminal(), error_file=Terminal(), clock=clock, environ={"TERM": "xterm-256color"})
+
+
+def test_what_takes_long_and_cannot_be_asked_is_said_once_and_what_is_quick_is_not(plain):
+    with plain.busy("opening the box", after_s=600.0):
+        pass
+    assert output(plain) == ""
+    with plain.busy("opening the box", after_s=0.0):
+        for _ in range(1_000):
+            if output(plain):
+                break
+            time.sleep(0.01)
+    assert output(plain) == "opening the box …\n"
 
 
 def output(console):
