@@ -185,7 +185,8 @@ def _remarks(states: Sequence[RunState], place: str | Path) -> list[str]:
         if state.state in ("failed", "dead", "broken"):
             found.append(f"{state.run} is {state.state}: {state.reason}" if state.state != "failed" else f"{state.run} failed: {state.reason}")
     if any(GOAL_REACHED in state.reason and None not in (state.mean_return, state.best) and state.mean_return != state.best for state in states):
-        found.append("Where stop.reward ended a run, its mean return is that of the moment; best is that of the checkpoint in best/, which evaluate and play take.")
+        found.append("Where stop.reward ended a run, its mean return is of the episodes that reached it; best is of the 100 before the checkpoint in best/ (or of its evaluation), "
+                     "which evaluate and play take.")
     if isinstance(place, Path):
         if (sweep := read_record(place)) is not None and (hint := sweep.hint()):
             found.append(hint)

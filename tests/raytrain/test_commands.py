@@ -330,10 +330,10 @@ def test_an_empty_or_missing_folder(tmp_path: Path, capsys: pytest.CaptureFixtur
 def test_a_run_that_reached_its_goal_is_told_with_both_means(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     state_run(tmp_path, "other", status())
     assert main(["list", str(tmp_path)]) == 0
-    assert "that of the moment" not in capsys.readouterr().out
+    assert "of the episodes that reached it" not in capsys.readouterr().out
     state_run(tmp_path, "reached", status(reason="mean return 21.5 of the last 100 episodes reached stop.reward=21"))
     assert main(["list", str(tmp_path)]) == 0
-    assert "its mean return is that of the moment; best is that of the checkpoint" in capsys.readouterr().out
+    assert "its mean return is of the episodes that reached it; best is of the 100 before the checkpoint" in capsys.readouterr().out
 
 
 def test_the_end_of_a_run_says_which_mean_is_which(cartpole: str) -> None:
