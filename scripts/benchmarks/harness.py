@@ -161,12 +161,16 @@ class Watch:
         return out
 
 
-def environment(job: Job, folder: Path) -> dict[str, str]:
-    """Environment variables of a run: the adapters' modules on the path, no foreign Ray cluster, no chatter."""
+def environment(job: Job, folder: Path, ray_folder: Path) -> dict[str, str]:
+    """Environment variables of a run: the adapters' modules on the path, no foreign Ray cluster, no chatter.
+
+    Args:
+        ray_folder: where Ray looks for a cluster of this machine, and where it keeps its own files; a short path, since sockets lie in it.
+    """
     env = dict(
         os.environ, BENCH_DIR=str(folder), BENCH_CASE=job.case, BENCH_SEED=str(job.seed), BENCH_OPTS=json.dumps(job.options),
         PYTHONPATH=str(ADAPTERS), PYTHONWARNINGS="ignore", TF_CPP_MIN_LOG_LEVEL="3", RAY_USAGE_STATS_ENABLED="0",
-        WANDB_MODE="disabled",
+        WANDB_MODE="disabled", RAY_TMPDIR=str(ray_folder),
     )
     for name in ("RAY_ADDRESS", "PYTHONDONTWRITEBYTECODE", "VIRTUAL_ENV"):
         env.pop(name, None)
@@ -188,11 +192,12 @@ def measure(job: Job, logs: Path, read_folder: Any = None, keep: Path | None = N
     if keep is not None:
         keep.mkdir(parents=True)
     folder = keep or Path(tempfile.mkdtemp(prefix="bench-"))
+    ray_folder = Path(tempfile.mkdtemp(prefix="bench-ray-", dir="/tmp" if os.path.isdir("/tmp") else None))
     log = logs / f"{job.measurement}-{job.contestant}-{job.seed}.log"
     load1, started_s = os.getloadavg()[0], time.time()
     command = [part.format(dir=folder, seed=job.seed) for part in job.command]
     with log.open("wb") as output:
-        process = subprocess.Popen(command, cwd=folder, env=environment(job, folder), stdout=output, stderr=subprocess.STDOUT,
+        process = subprocess.Popen(command, cwd=folder, env=environment(job, folder, ray_folder), stdout=output, stderr=subprocess.STDOUT,
                                    stdin=subprocess.DEVNULL, start_new_session=True)
         watch = Watch(job, folder, process, started_s)
         try:
@@ -211,6 +216,7 @@ def measure(job: Job, logs: Path, read_folder: Any = None, keep: Path | None = N
         out.update(read_folder(folder))
     if error:
         out.update(error=error, log_tail=log.read_text(errors="replace")[-1500:])
+    shutil.rmtree(ray_folder, ignore_errors=True)
     if keep is None:
         shutil.rmtree(folder, ignore_errors=True)
     return out

@@ -47,7 +47,8 @@ their own steps and log their own returns, so nothing here is a library's own re
   code, with the same configuration. Rollouts alone have a trainer whose updates take no time (it takes what comes and
   publishes at once), updates alone an env manager that ships the rows of its first round again and again; transport is part of both.
 - **halfcheetah-ppo**: all contestants make updates of 2,048 agent steps in minibatches of 64, 10 epochs, 2 x 64 units, with 8
-  environments (Sample Factory steps Gymnasium's HalfCheetah-v4, since its Gymnasium has no v5). raytrain's 8 environments are in two
+  environments (Sample Factory steps Gymnasium's HalfCheetah-v4, since its Gymnasium has no v5, and cuts trajectories at 64 steps, since
+  its minibatches are whole trajectories). raytrain's 8 environments are in two
   env managers, in one with a process each, or in one; the fastest stands in the table. The limit is computed: with s steps/s of one core
   that only steps (random actions, no network) and u agent steps/s of one core that only learns (one buffer again and again),
   an agent step costs 1/s + 1/u of a core, so two cores allow 2 / (1/s + 1/u). Acting is left out, so the limit cannot be reached.

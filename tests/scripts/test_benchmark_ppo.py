@@ -190,6 +190,16 @@ def test_every_task_says_how_it_is_measured():
         assert f"- **{task}**" in report.MEASURED
 
 
+def test_a_run_finds_no_ray_cluster_that_somebody_else_has_on_this_machine(tmp_path):
+    """One that joined such a cluster would measure it, and disturb it."""
+    command = (sys.executable, "-c", "import os, json, metered; metered.info(ray=os.environ['RAY_TMPDIR'], address=os.environ.get('RAY_ADDRESS'))")
+    info = measure(Job("startup", "ray.init", command, until="exit", cap_s=60.0), tmp_path)["info"]
+    assert info["address"] is None
+    assert Path(info["ray"]).name.startswith("bench-ray-")
+    assert len(info["ray"]) < 40  # sockets lie deep below it, and have a longest path
+    assert not Path(info["ray"]).exists()  # it goes with the run
+
+
 # -- for real --------------------------------------------------------------------------------------------------------
 
 

@@ -49,8 +49,8 @@ def main() -> None:
             normalize_input=True, normalize_returns=True, adam_eps=1e-5, reward_scale=1.0,
         )
     if metered.case() == "halfcheetah-ppo":  # yaml/benchmarks/halfcheetah-ppo-throughput.yaml's; the network as its MuJoCo examples write it
-        arguments.update(
-            num_envs_per_worker=4, worker_num_splits=2, rollout=256, batch_size=64, num_batches_per_epoch=32, num_epochs=10, learning_rate=3e-4,
+        arguments.update(  # a minibatch is made of whole trajectories, so these are no longer than one
+            num_envs_per_worker=4, worker_num_splits=2, rollout=64, batch_size=64, num_batches_per_epoch=32, num_epochs=10, learning_rate=3e-4,
             gamma=0.99, gae_lambda=0.95, reward_scale=1.0, encoder_mlp_layers=[64, 64], nonlinearity="tanh", adaptive_stddev=False,
             policy_initialization="torch_default", exploration_loss_coeff=0.0, value_loss_coeff=0.5, max_grad_norm=0.5, normalize_input=False,
         )
