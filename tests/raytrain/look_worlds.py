@@ -39,6 +39,17 @@ class OldReset(Sound):
         return super().reset()[0]
 
 
+class NoActionSpace(gym.Env):
+    observation_space = gym.spaces.Box(-1.0, 1.0, (2,))
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        return np.zeros(2, np.float32), {}
+
+    def step(self, action):
+        return np.zeros(2, np.float32), 0.0, False, False, {}
+
+
 class BareReset(Sound):
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
         return super().reset(seed=seed)[0]

@@ -38,6 +38,7 @@ def found(capsys: pytest.CaptureFixture[str], env: str, *arguments: str) -> tupl
     ("NotFinite", "steps", "non-finite reward nan; env 0, episode 0, step 7", "correct it"),
     ("Raises", "steps", "KeyError: 'boom-42'; at ", "correct it"),
     ("Unbounded", "spaces", "low=-inf", ""),
+    ("NoActionSpace", "spaces", "has no action_space", ""),
     ("NoConstructor", "making it", "OSError: no simulator; at ", "correct that line"),
     ("NoEnv", "making it", "expected the factory to return a gymnasium.Env", "gymnasium.Env"),
 ])
