@@ -32,6 +32,8 @@ _SUMMARY_EVERY_S = 0.5
 _BAR_EVERY_S = 0.25
 _PLAIN_WIDTH = 1000
 _BUSY_S = 5.0
+ENDING_SILENCE_S = 10.0
+"""Longest silence while a run ends, for `Console.waiting`."""
 
 
 class SilenceGuard:

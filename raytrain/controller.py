@@ -10,7 +10,7 @@ from typing import Any
 from raytrain.backends import Backend, News
 from raytrain.callbacks import Callbacks
 from raytrain.checkpoint import CheckpointStore
-from raytrain.console import Console
+from raytrain.console import ENDING_SILENCE_S, Console
 from raytrain.errors import RunFault, RunFolderError
 from raytrain.interrupts import Interrupts, quit_at_once
 from raytrain.judge import Judge
@@ -30,7 +30,6 @@ _STOP_S = 12.0  # so that a stop takes at most 15 s with everything around it
 _LEFT_S = 5.0  # how long a fault may be held back for a last checkpoint
 _STATUS_S = 5.0
 _SCALE_S = 2.0
-_LAST_WAIT_S = 10.0  # longest silence while it ends
 _EXPLAIN_S = 30.0  # longest silence while actors wait for a place
 
 
@@ -187,14 +186,14 @@ class Controller:
     def _end(self, interrupts: Interrupts) -> dict[str, dict]:
         """Stop the backend and take in its last news; the timer trees. An interrupted run gives up on a long update, another one waits."""
         started = time.monotonic()
-        last = "the trainer's last update and checkpoint" if len(self._plans) == 1 else "the trainers' last updates and checkpoints"
+        ending = "the trainer's last update and checkpoint" if len(self._plans) == 1 else "the trainers' last updates and checkpoints"
 
         def keep_waiting() -> bool:
-            self._console.waiting(last, at_most_s=_LAST_WAIT_S)
+            self._console.waiting(ending, at_most_s=ENDING_SILENCE_S)
             return not interrupts.name or time.monotonic() - started < _STOP_S
 
         timers = self._backend.timers()
-        with self._console.busy(f"waiting for {last}"):
+        with self._console.busy(f"waiting for {ending}"):
             news = self._backend.stop(keep_waiting)
             self._stopped = True
             self._handle(news)

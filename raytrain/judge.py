@@ -11,7 +11,7 @@ from typing import Any
 from envs.curriculum import Curricula
 from envs.randomization import Samplers
 from raytrain.checkpoint import CheckpointError, CheckpointStore
-from raytrain.console import Console
+from raytrain.console import ENDING_SILENCE_S, Console
 from raytrain.evaluation import Evaluator, EvaluatorHandle, LocalEvaluator, Played
 from raytrain.evaluation_settings import EvaluationSettings
 from raytrain.files import to_json
@@ -25,7 +25,6 @@ from trainers.trainer import Weights
 _MANY = 3
 """Evaluations that wait at once, from which on the user is told."""
 _POLL_S = 0.2
-_LAST_WAIT_S = 10.0  # longest silence while it ends
 
 
 @dataclass(frozen=True)
@@ -148,7 +147,7 @@ class Judge:
         if self._newest is not self._judged:
             self._ask()
         while self._asked and go_on():
-            self._console.waiting(f"the evaluation of checkpoint {self._asked[0][0].path.name}", at_most_s=_LAST_WAIT_S)
+            self._console.waiting(f"the evaluation of checkpoint {self._asked[0][0].path.name}", at_most_s=ENDING_SILENCE_S)
             self.poll(check_lock, _POLL_S)
 
     def interrupt(self) -> None:

@@ -18,16 +18,14 @@ import numpy as np
 from envs.agent_behaviors import is_agent_world
 from envs.base import EnvFault
 from envs.factories import EnvFactory
-from envs.randomization import draw
-from envs.seeding import env_seeds
-from envs.single_env import Command, Outcome, Reset, SingleEnv, WithParameters
+from envs.single_env import Outcome, SingleEnv
 from envs.specs import env_action_rows, to_env_actions
 from raytrain.console import Console
 from raytrain.errors import RunFault
 from raytrain.evaluate_run import MODES, default_seed
-from raytrain.plan import seed_branch
 from raytrain.play_world import show_world
 from raytrain.saved_run import SavedRun, check_what_to_play, load_saved_run
+from raytrain.shown import Shown, saved_policy
 from raytrain.summary_line import format_number
 
 SUFFIX = ".mp4"
@@ -53,15 +51,10 @@ class Player:
 
     def __init__(self, saved: SavedRun, made: gym.Env, seed: int, deterministic: bool) -> None:
         (plan,) = saved.plans
-        plan.prepare(threads=1)
-        self._policy, self._parameters, self._deterministic = plan.policy(), saved.parameters, deterministic
-        self._policy.set_weights(saved.weights[plan.behavior], saved.versions[plan.behavior])
+        self._policy, self._deterministic = saved_policy(saved, plan), deterministic
         self._action_spec = plan.spec.action
         # The masks of the policy's spec: those in info show at a reset only.
-        self._env = SingleEnv(EnvFactory(plan.env, options=plan.env_options, masked=plan.spec.action.masked), made)
-        self._seeds, self._rng = seed_branch(seed, "evaluation", 0), np.random.default_rng(seed_branch(seed, "evaluation", 1))
-        self._episodes = 0
-        self._outcome: Outcome | None = None
+        self._shown = Shown(SingleEnv(EnvFactory(plan.env, options=plan.env_options, masked=plan.spec.action.masked), made), saved, seed)
 
     def play(self) -> Episode:
         """One whole episode.
@@ -69,31 +62,17 @@ class Player:
         Raises:
             EnvFault: the environment failed.
         """
-        if self._outcome is None:
-            self._outcome = self._run(Reset(env_seeds(self._seeds, 0, 0)), 0, 0, None)
-        self._episodes += 1
-        total, length, outcome = 0.0, 0, self._outcome
+        total, length, outcome = 0.0, 0, self._shown.begin()
         while True:
-            action = self._action(outcome)
-            outcome = self._run(action, self._episodes if length == 0 else None, length + 1, action)
+            outcome = self._shown.step(self._action(outcome), length + 1)
             total, length = total + outcome.reward, length + 1
             if outcome.terminated or outcome.truncated:
-                self._outcome = outcome
                 return Episode(total, length, "terminated" if outcome.terminated else "truncated")
-
-    def _run(self, command: Command, next_episode: int | None, step: int, action: Any) -> Outcome:
-        """Do it; at the first step of an episode (and the first reset), `next_episode` is what the reset to come draws its parameters for."""
-        if self._parameters and next_episode is not None:
-            command = WithParameters(draw(self._parameters, self._seeds, 0, next_episode), command)
-        outcome = self._env.run(command)
-        if isinstance(outcome, EnvFault):
-            raise outcome.located(0, max(0, self._episodes - 1), step, action)
-        return outcome
 
     def _action(self, outcome: Outcome) -> Any:
         batch = {name: value[None] for name, value in outcome.obs.items()}
         mask = None if outcome.action_mask is None else outcome.action_mask[None]
-        output = self._policy.act(batch, self._rng, self._deterministic, mask, with_entropy=False, agent_id=np.zeros(1, np.int64),
+        output = self._policy.act(batch, self._shown.rng, self._deterministic, mask, with_entropy=False, agent_id=np.zeros(1, np.int64),
                                   first=np.array([outcome.first]))
         return env_action_rows(self._action_spec, to_env_actions(self._action_spec, output.actions))[0]
 

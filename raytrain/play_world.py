@@ -10,18 +10,14 @@ from typing import Any
 import numpy as np
 
 from envs.agent_episode import AgentDecision
-from envs.agent_world import AgentWorld, WorldOutcome
-from envs.base import EnvFault
+from envs.agent_world import AgentWorld
 from envs.factories import EnvFactory
 from envs.faults import env_fault
 from envs.opened import open_env
-from envs.randomization import draw
-from envs.seeding import env_seeds
-from envs.single_env import Reset, WithParameters
 from envs.specs import env_action_rows, to_env_actions
 from raytrain.checks import agent_patterns, group_patterns
-from raytrain.plan import seed_branch
 from raytrain.saved_run import SavedRun
+from raytrain.shown import Shown, saved_policy
 from raytrain.summary_line import format_number
 
 _NAMED = 8  # agents whose returns are told one by one
@@ -59,21 +55,14 @@ class WorldPlayer:
     def __init__(self, saved: SavedRun, made: Any, seed: int, deterministic: bool) -> None:
         run = saved.plans[0]
         self._plans = {plan.behavior: plan for plan in saved.plans}
-        self._policies = {}
-        for name, plan in self._plans.items():
-            plan.prepare(threads=1)
-            self._policies[name] = plan.policy()
-            self._policies[name].set_weights(saved.weights[name], saved.versions[name])
+        self._policies = {name: saved_policy(saved, plan) for name, plan in self._plans.items()}
         masked = [name for name, plan in self._plans.items() if plan.spec.action.masked]
         factory = EnvFactory(run.env, options=run.env_options, masked=masked, agents=agent_patterns(saved.config.behaviors),
                              groups=group_patterns(saved.config.behaviors))
         world = open_env(factory, made)
         assert isinstance(world, AgentWorld)
-        self._world, self._parameters, self._deterministic = world, saved.parameters, deterministic
+        self._shown, self._deterministic = Shown(world, saved, seed), deterministic
         self._place = {agent: (name, index) for name, agents in world.spec.agents.items() for index, agent in enumerate(agents)}
-        self._seeds, self._rng = seed_branch(seed, "evaluation", 0), np.random.default_rng(seed_branch(seed, "evaluation", 1))
-        self._episodes = 0
-        self._outcome: WorldOutcome | None = None
 
     def play(self) -> WorldEpisode:
         """One whole episode of the world.
@@ -81,35 +70,21 @@ class WorldPlayer:
         Raises:
             EnvFault: the world failed.
         """
-        if self._outcome is None:
-            self._outcome = self._run(Reset(env_seeds(self._seeds, 0, 0)), 0, 0)
-        self._episodes += 1
         returns: dict[str, dict[str, float]] = {name: {} for name in self._plans}
-        length, outcome = 0, self._outcome
+        length, outcome = 0, self._shown.begin()
         while True:
             command = self._actions(outcome.decisions)
             for agent in command:
                 name, _ = self._place[agent]
                 returns[name].setdefault(agent, 0.0)
-            outcome = self._run(command, self._episodes if length == 0 else None, length + 1)
+            outcome = self._shown.step(command, length + 1)
             length += outcome.steps
             # A first decision has no reward, and where the world has begun anew all others are of that.
             paid = [*outcome.ends, *([] if outcome.first else [decision for decision in outcome.decisions if not decision.first])]
             for one in paid:
                 returns[self._place[one.agent][0]][one.agent] += one.reward
             if outcome.first:
-                self._outcome = outcome
                 return WorldEpisode(returns, length)
-
-    def _run(self, command: Any, next_episode: int | None, step: int) -> WorldOutcome:
-        """Do it; see `raytrain.play.Player` for `next_episode`."""
-        actions = command
-        if self._parameters and next_episode is not None:
-            command = WithParameters(draw(self._parameters, self._seeds, 0, next_episode), command)
-        outcome = self._world.run(command)
-        if isinstance(outcome, EnvFault):
-            raise outcome.located(0, max(0, self._episodes - 1), step, actions)
-        return outcome
 
     def _actions(self, decisions: Sequence[AgentDecision]) -> dict[str, Any]:
         """What each agent does, by its behavior's policy."""
@@ -122,7 +97,7 @@ class WorldPlayer:
             batch = {o.name: np.stack([decision.obs[o.name] for decision in own]) for o in plan.spec.observations}
             mask = np.stack([decision.action_mask for decision in own]) if spec.masked else None
             output = self._policies[name].act(
-                batch, self._rng, self._deterministic, mask, with_entropy=False, agent_id=np.array([self._place[d.agent][1] for d in own]),
+                batch, self._shown.rng, self._deterministic, mask, with_entropy=False, agent_id=np.array([self._place[d.agent][1] for d in own]),
                 first=np.array([decision.first for decision in own]))
             command |= zip([decision.agent for decision in own], env_action_rows(spec, to_env_actions(spec, output.actions)), strict=True)
         return command

@@ -25,7 +25,7 @@ from raytrain.checkpoint import CheckpointStore
 from raytrain.checks import check_memory, check_name_early, check_networks, env_options, probe, small_shared_memory
 from raytrain.config import check_behaviors, load_config
 from raytrain.config_text import summary_rows, to_yaml
-from raytrain.console import Console
+from raytrain.console import ENDING_SILENCE_S, Console
 from raytrain.controller import Controller, Fleet
 from raytrain.csv_writer import CsvWriter
 from raytrain.curve_files import remove_leftovers
@@ -53,7 +53,6 @@ from raytrain.writer_registry import made_writers
 from raytrain.writers import RunInfo, Writer, Writers
 
 RUN_ID = "{run_id}"
-_LAST_WAIT_S = 10.0  # longest silence while writers end
 PACKAGES = ("raytrain", "ray", "tensorflow", "numpy", "gymnasium")
 
 
@@ -238,7 +237,7 @@ def _control(plans, backend, resumed, config, folder, store, asked_for, callback
         raise
     finally:
         store.close()
-        writers.close(ended, partial(console.waiting, at_most_s=_LAST_WAIT_S))
+        writers.close(ended, partial(console.waiting, at_most_s=ENDING_SILENCE_S))
         console.close()
     try:
         _write_timers(folder, [trainer_name(plan.behavior) for plan in plans], trees, gauges, versions, started_at)

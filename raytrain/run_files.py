@@ -111,13 +111,14 @@ def check_holds_run(run: str | Path) -> None:
     if not is_uri(run):
         check_is_run(Path(run).expanduser())
         return
-    from raytrain.staging import list_remote_runs
+    from raytrain.staging import is_remote_run, list_remote_runs
 
     folder = RemoteFolder(str(run))
-    parent, _, name = folder.uri.rpartition("/")
+    parent = folder.uri.rpartition("/")[0]
     try:
-        if (there := list_remote_runs(RemoteFolder(parent))) and name in there:
+        if is_remote_run(folder):
             return
+        there = list_remote_runs(RemoteFolder(parent))
     except RemoteError as error:
         raise unreachable(error) from error
     raise RunFolderError(f"Expected a run, found none at {run}. Runs in {parent}: {', '.join(there) or 'none'}.")

@@ -163,7 +163,16 @@ class RemoteRun:
 def list_remote_runs(results: RemoteFolder) -> list[str]:
     """Ids of the runs at a URI, sorted."""
     names = [name for name in results.names() if not name.startswith(".")]
-    return [name for name in names if {_CONFIGURATION, CHECKPOINTS} & set(results.names(name))]
+    return [name for name in names if _holds_run(results.names(name))]
+
+
+def _holds_run(names: list[str]) -> bool:
+    return not {_CONFIGURATION, CHECKPOINTS}.isdisjoint(names)
+
+
+def is_remote_run(run: RemoteFolder) -> bool:
+    """Whether there is a run at a URI: one look, however many others lie beside it."""
+    return _holds_run(run.names())
 
 
 def fetch_checkpoint(uri: str, which: str, is_wanted: Callable[[str], bool] = lambda path: True) -> Path:

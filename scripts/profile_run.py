@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import signal
 import subprocess
 import sys
 import tempfile
@@ -22,13 +21,14 @@ from typing import Any
 
 import machine
 import psutil
+from benchmarks.processes import ProcessTree
 from rich.console import Console
 from rich.table import Table
 
 ROOT = Path(__file__).resolve().parent.parent
 KINDS = {"ray::Trainer": "trainer", "ray::EnvManager": "env manager", "ray::Exchange": "exchange", "ray::Evaluator": "evaluator",
          "ray::Referee": "referee", "ray::": "other Ray workers", "raylet": "raylet", "gcs_server": "Ray's head"}
-STARTS_WITHIN_S = 180.0
+STARTS_WITHIN_S, STOPS_WITHIN_S = 180.0, 60.0
 
 
 def main() -> int:
@@ -61,16 +61,16 @@ def profile(path: Path, sets: list[str], seconds: float) -> tuple[Counter[str], 
         words += [word for item in (*sets, "stop.reward=null") for word in ("--set", item)]
         with (Path(folder) / "log").open("w+") as log:
             run = subprocess.Popen(words, stdout=log, stderr=subprocess.STDOUT)
+            tree = ProcessTree(run.pid)
             try:
                 status = Path(folder) / "run" / "status.json"
                 wait_for_updates(run, status, log)
-                before, steps, began = cpu_s(run.pid), agent_steps(status), time.monotonic()
+                before, steps, began = cpu_s(tree), agent_steps(status), time.monotonic()
                 time.sleep(seconds)
-                after, spent = cpu_s(run.pid), time.monotonic() - began
+                after, spent = cpu_s(tree), time.monotonic() - began
                 speed = (agent_steps(status) - steps) / spent
             finally:
-                run.send_signal(signal.SIGTERM)  # to this one only: it ends its actors in order
-                run.wait(60)
+                tree.end(run, STOPS_WITHIN_S)
         used = Counter({kind: round((after[kind] - before[kind]) / spent, 2) for kind in after if after[kind] - before[kind] >= 0.005 * spent})
         return used, json.loads((Path(folder) / "run" / "timers.json").read_text()), speed
 
@@ -91,16 +91,15 @@ def agent_steps(status: Path) -> int:
     return json.loads(status.read_text())["agent_steps"]
 
 
-def cpu_s(pid: int) -> Counter[str]:
-    """Kind of process -> CPU seconds of the tree below `pid` up to now."""
+def cpu_s(tree: ProcessTree) -> Counter[str]:
+    """Kind of process -> CPU seconds up to now."""
     spent: Counter[str] = Counter()
-    root = psutil.Process(pid)
-    for process in (root, *root.children(recursive=True)):
+    for index, process in enumerate(tree.processes()):
         try:
             title, times = " ".join(process.cmdline()[:1]), process.cpu_times()
         except (psutil.NoSuchProcess, psutil.AccessDenied):
             continue
-        name = "driver" if process == root else next((kind for prefix, kind in KINDS.items() if prefix in title), "other")
+        name = "driver" if index == 0 else next((kind for prefix, kind in KINDS.items() if prefix in title), "other")
         spent[name] += times.user + times.system
     return spent
 
